@@ -1,0 +1,306 @@
+"""Reading units as Arrow batches in bounded memory: Parquet row groups and JSONL byte ranges look the same from here.
+
+A batch holds at most `BATCH_ROWS` rows and aims at `BATCH_BYTES` of all columns; a single larger document is a batch of
+its own. Records that cannot be read keep their row: their text is null and `status` says why, so that every document
+of the input has a position and is accounted for.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from taojin.core.corpus import EXTRA_COLUMN, Piece, Plan, Shard, Span
+from taojin.core.errors import InputError
+from taojin.core.storage import first_line, resolve
+from taojin.core.status import INVALID_RECORD, INVALID_UTF8, NULL, OK, TOO_LARGE, UNREADABLE
+
+BATCH_BYTES = 16_000_000
+BATCH_ROWS = 65_536
+BLOCK_BYTES = 4_000_000
+
+
+class Columns(NamedTuple):
+    """Which columns mean what (their names in the input)."""
+
+    text: str
+    id: str
+    source: str
+
+
+class Batch(NamedTuple):
+    """Consecutive rows of one piece. status: uint8 per row, see `taojin.core.status`; OK, or why it could not be read."""
+
+    shard: int
+    piece: int
+    rows: pa.RecordBatch
+    status: NDArray[np.uint8]
+
+
+class BadShardError(Exception):
+    """A shard broke while it was read; the message names it."""
+
+
+def read_unit(
+    plan: Plan,
+    spans: Sequence[Span],
+    names: Sequence[str],
+    columns: Columns,
+    max_document_bytes: int,
+    *,
+    skip_bad: bool = False,
+) -> Iterator[Batch]:
+    """Batches of the named columns, in position order. A column that a shard lacks is null there.
+
+    Raises BadShardError for a file whose content cannot be decoded, or, with `skip_bad`, yields null rows with status
+    UNREADABLE for what is left of its pieces (none for JSONL, where nobody can know how many). OSErrors pass through.
+    """
+    schema = pa.schema([plan.schema.field(name) for name in names])
+    for span in spans:
+        shard = plan.shards[span.shard]
+        read = _read_parquet if shard.format == "parquet" else _read_jsonl
+        for number in range(span.first, span.last):
+            piece = shard.pieces[number]
+            seen = 0
+            try:
+                with _naming(shard):
+                    for rows, status in read(shard, piece, schema, columns, max_document_bytes):
+                        seen += rows.num_rows
+                        yield Batch(span.shard, number, rows, status)
+                    if piece.rows >= 0 and seen != piece.rows:
+                        raise BadShardError(f"{shard.path}: piece {number}: expected {piece.rows} rows, found {seen}")
+            except BadShardError:
+                if not skip_bad:
+                    raise
+                for first in range(seen, piece.rows, BATCH_ROWS):
+                    count = min(BATCH_ROWS, piece.rows - first)
+                    rows = pa.RecordBatch.from_arrays([pa.nulls(count, f.type) for f in schema], schema=schema)
+                    yield Batch(span.shard, number, rows, np.full(count, UNREADABLE, np.uint8))
+
+
+@contextlib.contextmanager
+def _naming(shard: Shard) -> Iterator[None]:
+    """Turn what Arrow raises for damaged content into a BadShardError that names the shard."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise BadShardError(f"{shard.path}: {first_line(error)}") from error
+    except OSError as error:
+        # Arrow reports damaged pages ("Corrupt snappy compressed data") as OSErrors without an errno.
+        if error.errno is None and _is_damage(str(error)):
+            raise BadShardError(f"{shard.path}: {first_line(error)}") from error
+        raise
+
+
+def _is_damage(message: str) -> bool:
+    lowered = message.lower()
+    words = (
+        "corrupt",
+        "decompress",
+        "deserializ",
+        "unexpected end",
+        "invalid",
+        "truncated",
+        "zlib",
+        "zstd",
+        "premature",
+    )
+    return any(word in lowered for word in words)
+
+
+def _read_parquet(
+    shard: Shard, piece: Piece, schema: pa.Schema, columns: Columns, max_document_bytes: int
+) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint8]]]:
+    if piece.rows == 0:
+        return
+    filesystem, path = resolve(shard.uri)
+    with filesystem.open_input_file(path) as file:
+        # A buffered stream per column keeps a giant row group from being read whole.
+        parquet = pq.ParquetFile(file, buffer_size=BLOCK_BYTES, pre_buffer=False)
+        present = [name for name in schema.names if name in parquet.schema_arrow.names]
+        per_row = max(1, piece.bytes // piece.rows)
+        batch_rows = int(min(BATCH_ROWS, max(1, BATCH_BYTES // per_row)))
+        for batch in parquet.iter_batches(
+            batch_size=batch_rows, row_groups=[piece.start], columns=present, use_threads=False
+        ):
+            rows = conform(batch, schema)
+            yield rows, _parquet_status(rows, columns.text, max_document_bytes)
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Cast to the plan's schema: text encodings to large_string, missing columns to null."""
+    arrays = []
+    for field in schema:
+        index = batch.schema.get_field_index(field.name)
+        if index < 0:
+            arrays.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        array = batch.column(index)
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        arrays.append(array if array.type == field.type else array.cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _parquet_status(rows: pa.RecordBatch, text_column: str, max_document_bytes: int) -> NDArray[np.uint8]:
+    status = np.full(rows.num_rows, OK, np.uint8)
+    index = rows.schema.get_field_index(text_column)
+    if index < 0:
+        return status
+    texts = rows.column(index)
+    if texts.null_count:
+        status[texts.is_null().to_numpy(zero_copy_only=False)] = NULL
+    if texts.nbytes > max_document_bytes:
+        lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
+        status[lengths > max_document_bytes] = TOO_LARGE
+    return status
+
+
+def _read_jsonl(
+    shard: Shard, piece: Piece, schema: pa.Schema, columns: Columns, max_document_bytes: int
+) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint8]]]:
+    lines = iter_lines(shard, piece, 2 * max_document_bytes + (1 << 20))
+    while True:
+        records: list[list[str | None]] = []
+        status: list[int] = []
+        filled = 0
+        for line in lines:
+            values, state = _parse(line, columns, max_document_bytes)
+            records.append(values)
+            status.append(state)
+            filled += len(line or b"")
+            if filled >= BATCH_BYTES or len(records) == BATCH_ROWS:
+                break
+        if not records:
+            return
+        by_name = dict(zip((columns.text, columns.id, columns.source, EXTRA_COLUMN), zip(*records, strict=True)))
+        arrays = [
+            pa.array(by_name[field.name], pa.large_string())
+            if field.name in by_name
+            else pa.nulls(len(records), field.type)
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema), np.array(status, np.uint8)
+
+
+def _parse(line: bytes | None, columns: Columns, max_document_bytes: int) -> tuple[list[str | None], int]:
+    """([text, id, source, extra], status) of one line; a bad record keeps whatever could be read of it."""
+    if line is None:
+        return [None, None, None, None], TOO_LARGE
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            return [None, None, None, None], INVALID_UTF8
+        return [None, None, None, None], INVALID_RECORD
+    if not isinstance(record, dict):
+        return [None, None, None, None], INVALID_RECORD
+    text = record.pop(columns.text, None)
+    identifier = _as_string(record.pop(columns.id, None))
+    source = _as_string(record.pop(columns.source, None))
+    extra = orjson.dumps(record).decode() if record else None
+    if text is None:
+        return [None, identifier, source, extra], NULL
+    if not isinstance(text, str):
+        return [None, identifier, source, extra], INVALID_RECORD
+    if len(text) > max_document_bytes // 4 and len(text.encode()) > max_document_bytes:
+        return [None, identifier, source, extra], TOO_LARGE
+    return [text, identifier, source, extra], OK
+
+
+def _as_string(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return orjson.dumps(value).decode()
+
+
+def iter_lines(shard: Shard, piece: Piece, max_line_bytes: int) -> Iterator[bytes | None]:
+    """Non-blank lines that begin inside the piece; None for a line above `max_line_bytes`, which is never held."""
+    filesystem, path = resolve(shard.uri)
+    if shard.compression is None:
+        stream = filesystem.open_input_file(path)
+        # A line belongs to the piece in which it begins: start one byte early and drop up to the first newline.
+        stream.seek(max(0, piece.start - 1))
+        skipping_first = piece.start > 0
+        offset = max(0, piece.start - 1)
+    else:
+        stream = filesystem.open_input_stream(path, compression=shard.compression)
+        skipping_first = False
+        offset = 0
+    end = piece.stop if shard.compression is None else None
+    held: list[bytes] = []
+    held_bytes = 0
+    too_long = False
+    line_start = offset
+    with stream:
+        while block := stream.read(BLOCK_BYTES):
+            begin = 0
+            while (newline := block.find(b"\n", begin)) >= 0:
+                line = block[begin:newline]
+                next_start = offset + newline + 1
+                if skipping_first:
+                    skipping_first = False
+                elif end is not None and line_start >= end:
+                    return
+                elif too_long or held_bytes + len(line) > max_line_bytes:
+                    yield None
+                else:
+                    whole = b"".join([*held, line]) if held else line
+                    if stripped := _strip(whole, line_start):
+                        yield stripped
+                held, held_bytes, too_long = [], 0, False
+                line_start = next_start
+                begin = newline + 1
+            if end is not None and line_start >= end and not skipping_first:
+                return
+            rest = block[begin:]
+            held_bytes += len(rest)
+            if held_bytes > max_line_bytes:
+                held, too_long = [], True
+            elif rest:
+                held.append(rest)
+            offset += len(block)
+    if skipping_first or (end is not None and line_start >= end):
+        return
+    if too_long:
+        yield None
+    elif stripped := _strip(b"".join(held), line_start):
+        yield stripped
+
+
+def _strip(line: bytes, start: int) -> bytes:
+    if start == 0:
+        line = line.removeprefix(b"\xef\xbb\xbf")
+    return line.strip(b" \t\r\n")
+
+
+def check_jsonl_head(shard: Shard, text_column: str) -> None:
+    """Raise InputError when none of the first records has the text column: a wrong name, not bad records."""
+    seen: dict[str, None] = {}
+    try:
+        lines = list(itertools.islice(iter_lines(shard, shard.pieces[0], 1 << 24), 100))
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{shard.path}: {first_line(error)}") from None
+    for line in lines:
+        try:
+            record = orjson.loads(line or b"null")
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(record, dict):
+            if text_column in record:
+                return
+            seen.update(dict.fromkeys(record))
+    if seen:
+        raise InputError(
+            f"{shard.path}: no field {text_column!r} in its first records; there are: {', '.join(seen)}; "
+            "choose one with --text-column"
+        )

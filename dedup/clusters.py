@@ -1,0 +1,65 @@
+"""Clusters: connected components of pairs, and their packing into groups that one task can judge.
+
+Every key range's pairs are merged by a union-find over the documents that occur in pairs alone: 16 bytes each (an ordinal
+and a parent), whatever the size of the corpus. A component is named by its smallest ordinal.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+# A group's sketches are held at once (256 bytes a document at K = 128).
+GROUP_DOCUMENTS = 200_000
+
+
+@njit(cache=True, nogil=True)
+def find(parent: NDArray[np.int64], i: int) -> int:
+    while parent[i] != i:
+        parent[i] = parent[parent[i]]
+        i = parent[i]
+    return i
+
+
+@njit(cache=True, nogil=True)
+def connected_components(num_nodes: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[num_nodes]: the smallest node of each node's component; a, b: the edges."""
+    parent = np.arange(num_nodes)
+    for edge in range(a.size):
+        i = find(parent, a[edge])
+        j = find(parent, b[edge])
+        if i < j:
+            parent[j] = i
+        else:
+            parent[i] = j
+    for node in range(num_nodes):
+        parent[node] = find(parent, node)
+    return parent
+
+
+def unique_pairs(parts: Iterable[tuple[NDArray[np.int64], ...]]) -> tuple[NDArray[np.int64], ...]:
+    """(a, b, agree) of all parts, each pair once, by a and then b."""
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    if not columns or not len(columns[0]):
+        return tuple(np.zeros(0, np.int64) for _ in range(3))
+    a, b, agree = columns
+    order = np.lexsort((b, a))
+    a, b, agree = a[order], b[order], agree[order]
+    new = np.concatenate([[True], (a[1:] != a[:-1]) | (b[1:] != b[:-1])])
+    return a[new], b[new], agree[new].astype(np.int64)
+
+
+def pack_groups(component_sizes: NDArray[np.int64], weights: NDArray[np.int64], most_weight: int) -> NDArray[np.int64]:
+    """Group number of each component: consecutive ones, at most GROUP_DOCUMENTS documents and `most_weight` in all,
+    unless a single component is larger."""
+    groups = np.zeros(len(component_sizes), np.int64)
+    group = documents = weight = 0
+    for index, (size, own) in enumerate(zip(component_sizes.tolist(), weights.tolist(), strict=True)):
+        if documents and (documents + size > GROUP_DOCUMENTS or weight + own > most_weight):
+            group += 1
+            documents = weight = 0
+        documents += size
+        weight += own
+        groups[index] = group
+    return groups

@@ -1,0 +1,100 @@
+"""Shingles: n consecutive symbols as one rolled 64-bit hash, and the set of them that exact similarity needs.
+
+A shingle's hash is Σ symbol[k] · B^(n-1-k) mod 2^64 with a fixed odd B, rolled in O(1) per symbol. It is not mixed here:
+whoever selects by it (`taojin.dedup.sketch`) mixes it first. Two different 5-shingles collide with probability 2^-64 or so.
+
+    fold_symbols → roll_shingles → sketch            (the scan)
+                               └→ shingle_sets       (settling pairs exactly)
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from taojin.core.text import SYMBOLS_PER_BYTE, fold_symbols
+
+_BASE = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd
+_0 = np.uint64(0)
+_1 = np.uint64(1)
+
+
+@njit(cache=True, nogil=True)
+def roll_shingles(symbols: NDArray[np.uint64], count: int, ngram: int) -> int:
+    """Replace symbols[0:count] by its shingle hashes, in place; returns how many there are: max(0, count - ngram + 1)."""
+    if count < ngram:
+        return 0
+    n = np.uint64(ngram)
+    leaving = _1
+    for _ in range(ngram):
+        leaving *= _BASE
+    h = _0
+    j = _0
+    while j < n:
+        h = h * _BASE + symbols[j]
+        j += _1
+    j = _0
+    rest = np.uint64(count) - n
+    while j < rest:
+        # The difference is off the critical path: one multiplication and one addition of latency per symbol.
+        difference = symbols[j + n] - symbols[j] * leaving
+        symbols[j] = h
+        h = h * _BASE + difference
+        j += _1
+    symbols[rest] = h
+    return count - ngram + 1
+
+
+@njit(cache=True, nogil=True)
+def shingle_sets(
+    data: NDArray[np.uint8],
+    offsets_D: NDArray[np.int64],
+    table: NDArray[np.uint32],
+    expansions: NDArray[np.uint32],
+    ngram: int,
+    scratch: NDArray[np.uint64],
+    out: NDArray[np.uint64],
+    out_offsets_D: NDArray[np.int64],
+) -> None:
+    """Sorted distinct shingle hashes of each document.
+
+    `offsets_D` has one more entry than documents; `out` needs room for SYMBOLS_PER_BYTE × bytes, `out_offsets_D` as
+    `offsets_D`: document d's set is out[out_offsets_D[d]:out_offsets_D[d + 1]].
+    """
+    out_offsets_D[0] = 0
+    for d in range(offsets_D.size - 1):
+        count, _, _ = fold_symbols(data, offsets_D[d], offsets_D[d + 1], table, expansions, scratch)
+        num_shingles = roll_shingles(scratch, count, ngram)
+        first = out_offsets_D[d]
+        last = first
+        if num_shingles > 0:
+            ordered = np.sort(scratch[:num_shingles])
+            out[last] = ordered[0]
+            last += 1
+            for j in range(1, num_shingles):
+                if ordered[j] != ordered[j - 1]:
+                    out[last] = ordered[j]
+                    last += 1
+        out_offsets_D[d + 1] = last
+
+
+@njit(cache=True, nogil=True)
+def intersection_size(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
+    """Number of values two sorted distinct arrays share."""
+    i = 0
+    j = 0
+    shared = 0
+    while i < a.size and j < b.size:
+        if a[i] == b[j]:
+            shared += 1
+            i += 1
+            j += 1
+        elif a[i] < b[j]:
+            i += 1
+        else:
+            j += 1
+    return shared
+
+
+def scratch_for(max_document_bytes: int) -> NDArray[np.uint64]:
+    """Scratch for `fold_symbols` on documents of at most this many bytes. Pages are touched only as far as used."""
+    return np.empty(SYMBOLS_PER_BYTE * max_document_bytes + 1, np.uint64)

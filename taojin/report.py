@@ -1,0 +1,62 @@
+"""What a run prints when it is done."""
+
+import sys
+
+
+from taojin.pipeline import DedupResult
+
+# How each reason reads to a person.
+REASON_WORDS = {
+    "exact_duplicate": "same bytes as a survivor",
+    "folded_duplicate": "short, same text after folding",
+    "near_duplicate": "near-duplicate of a survivor",
+    "empty_text": "empty",
+    "null_text": "null",
+    "invalid_utf8": "not valid UTF-8",
+    "invalid_record": "not a readable record",
+    "too_large": "above --max-document-mb",
+    "unreadable": "in a damaged shard",
+}
+
+
+def print_result(result: DedupResult, *, as_json: bool) -> None:
+    if as_json:
+        import orjson
+
+        where = {"work": result.work.uri, "decide": result.decide.uri}
+        where["output"] = result.output.uri if result.output else ""
+        sys.stdout.write(orjson.dumps({**result.counts, **where, "warnings": result.warnings}).decode() + "\n")
+        return
+    for line in result_lines(result):
+        print(line)
+
+
+def result_lines(result: DedupResult) -> list[str]:
+    counts = result.counts
+    documents = counts["documents"]
+    rows: list[tuple[str, int, str]] = [("documents in", documents, f"{counts['text_bytes'] / 1e6:,.1f} MB of text")]
+    rows += [(reason, -count, REASON_WORDS[reason]) for reason, count in counts["removed"].items()]
+    kept_mb = f"{counts['output_bytes'] / 1e6:,.1f} MB of text" if "output_bytes" in counts else "no text written"
+    rows.append(("documents kept", counts["kept"], kept_mb))
+    width = max(len(row[0]) for row in rows)
+    digits = max(len(f"{row[1]:,}") for row in rows)
+    lines = [f"{name:<{width}}  {count:>{digits},}  {share(count, documents):>7}  {note}" for name, count, note in rows]
+    notes: list[str] = []
+    if counts["duplicate_ids"]:
+        notes.append(f"{counts['duplicate_ids']:,} documents have an id that an earlier one has too")
+    if counts["not_compared"]:
+        notes.append(
+            f"{counts['hot_buckets']:,} hot buckets (the largest holds {counts['largest_bucket']:,} documents): "
+            f"{counts['not_compared']:,} of their pairs were not compared there"
+        )
+    if counts["unreadable_shards"]:
+        notes.append(f"{counts['unreadable_shards']:,} unreadable shards were left out")
+    notes += [f"warning: {warning}" for warning in result.warnings]
+    places = [("ledger", f"{result.decide.uri}/ledger"), ("work", result.work.uri)]
+    if result.output:
+        places.insert(0, ("output", result.output.uri))
+    return [*lines, *notes, *[f"{name:<{width}}  {place}" for name, place in places]]
+
+
+def share(count: int, of: int) -> str:
+    return f"{count / of:+.1%}" if count < 0 else (f"{count / of:.1%}" if of else "")
