@@ -107,7 +107,8 @@ def run(name: str, command: Sequence[str | Path]) -> tuple[Usage, tuple[float, f
     before = calibrate()
     usage = measure([str(part) for part in command], env={**os.environ, **ENVIRONMENT}, cwd=corpus.ROOT)
     if usage.exit_status != 0:
-        raise RuntimeError(f"exit status {usage.exit_status}: {' / '.join(usage.stderr.strip().splitlines()[-3:])}")
+        told = " / ".join(usage.stderr.strip().splitlines()[-3:])
+        raise RuntimeError(f"exit status {usage.exit_status}: {told[-400:]}")
     print(f"  {name}: {usage.cpu_seconds:.2f} CPU s, {usage.wall_seconds:.1f} s", file=sys.stderr, flush=True)
     return usage, (before, calibrate())
 
@@ -148,20 +149,31 @@ def kernel_lane(context: Context) -> list[Row]:
 
 
 def floor_lane(context: Context) -> list[Row]:
-    """pyarrow alone; start-up apart (process_time inside the child), so that the floor is as high as can be."""
+    """pyarrow alone; start-up apart (process_time inside the child) and the better of two runs: as high as can be."""
     rows = []
     both = "read-twice-write"
     for mode, dictionary in (("read", "all"), ("read-write", "not-text"), (both, "not-text"), (both, "all")):
-        output = _fresh("floor") / "out"
-        command: list[str | Path] = [sys.executable, "-m", "bench.floor", "--mode", mode, "--dictionary", dictionary]
-        command += ["--input", context.folder(context.large), "--output", output]
-        usage, calibration = run(f"floor {mode}", command)
-        told = json.loads(usage.stdout)
-        name = mode if mode == "read" else f"{mode}, dictionaries: {dictionary}"
-        row = _row("floor", name, context.large, told["text_bytes"] / 1e6, usage, calibration)
-        row.startup_seconds = usage.cpu_seconds - told["cpu_seconds"]
-        row.extra["mode"] = mode
-        rows.append(row)
+        passes = []
+        for _ in range(2):
+            output = _fresh("floor") / "out"
+            command: list[str | Path] = [
+                sys.executable,
+                "-m",
+                "bench.floor",
+                "--mode",
+                mode,
+                "--dictionary",
+                dictionary,
+            ]
+            command += ["--dictionary", dictionary, "--input", context.folder(context.large), "--output", output]
+            usage, calibration = run(f"floor {mode}", command)
+            told = json.loads(usage.stdout)
+            name = mode if mode == "read" else f"{mode}, dictionaries: {dictionary}"
+            row = _row("floor", name, context.large, told["text_bytes"] / 1e6, usage, calibration)
+            row.startup_seconds = usage.cpu_seconds - told["cpu_seconds"]
+            row.extra["mode"] = mode
+            passes.append(row)
+        rows.append(max(passes, key=lambda row: row.rate_without_startup))
     return rows
 
 
@@ -204,7 +216,7 @@ def dedup_lane(context: Context) -> list[Row]:
             print(f"  start-up is unknown and not taken off: {error}", file=sys.stderr, flush=True)
     speed: list[tuple[str, int, tuple[str, ...]]] = [
         ("sketch, --num-cpus 0", 0, ()),
-        ("sketch, embedded Ray, one worker", 1, ()),
+        ("sketch, embedded Ray, one worker", 1, () if context.full else ("--unit-mb", "8")),
         ("sketch, --report-only, --num-cpus 0", 0, ("--report-only",)),
         ("exact, --num-cpus 0", 0, ("--verify", "exact")),
         ("sketch, K=256 40×6, --num-cpus 0", 0, K256),
@@ -244,6 +256,9 @@ def _dedup(context: Context, corpus_name: str, name: str, cpus: int, flags: tupl
         sets = context.judge(corpus_name).sets
         row.extra |= context.judge(corpus_name).score(removed)
     row.extra |= score_survivors(sets, near, removed)
+    # All other removals are of equal texts: their J to the survivor is 1.
+    wrong = (1.0 - row.extra["survivor_precision@0.8"]) * near_rows.num_rows
+    row.extra["survivor_precision_all@0.8"] = 1.0 - wrong / max(1, len(removed))
     shutil.rmtree(folder)
     return row
 
@@ -301,7 +316,7 @@ def peers_python(name: str, requirements: Path, python: str) -> Path:
     for command in (make, [*pip, "-r", requirements]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise PeerError(f"installing failed: {' / '.join(done.stderr.strip().splitlines()[-2:])}")
+            raise PeerError(f"installing failed: {done.stderr.strip()[-200:]}")
     marker.write_text(requirements.read_text())
     return interpreter
 

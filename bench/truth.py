@@ -337,6 +337,7 @@ def score_survivors(sets: ShingleSets, near: Iterable[tuple[str, str]], removed_
     count = max(1, len(pairs))
     return {
         "near_removals": len(pairs),
+        "survivor_wrong@0.8": int((jaccard < 0.8 - 1e-12).sum()),
         "survivor_precision@0.8": float((jaccard >= 0.8 - 1e-12).sum() / count),
         "survivor_below@0.7": float((jaccard < 0.7 - 1e-12).sum() / count),
         "survivors_not_kept": sum(b in gone for _, b in pairs),
@@ -350,7 +351,7 @@ def load_some(folder: Path, ids: Iterable[str]) -> ShingleSets:
     for shard in parquet_shards(folder):
         batches = pq.ParquetFile(shard).iter_batches(columns=["id", "text"])
         found.extend(batch.filter(pc.is_in(batch.column("id"), wanted)) for batch in batches)
-    table = pa.Table.from_batches(found)
+    table = pa.Table.from_batches(found)  # an id that occurs twice stands for its last document
     return parse(table["id"].to_pylist(), (text or "" for text in table["text"].to_pylist()))
 
 

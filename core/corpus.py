@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from taojin.core.errors import InputError
 from taojin.core.storage import first_line, resolve
+from taojin.core.uris import is_uri, split_query
 
 PLAN_FORMAT = 1
 POSITION_SHIFT = 40
@@ -156,7 +157,7 @@ def find_files(inputs: Sequence[str]) -> list[_Found]:
     """Files named by paths, globs, folders and URIs; raises InputError for what is missing or holds nothing readable."""
     found: dict[str, _Found] = {}
     for name in inputs:
-        for candidate in _expand(name):
+        for candidate in _expand(name.removeprefix("file://")):
             filesystem, path = resolve(candidate)
             try:
                 info = filesystem.get_file_info(path)
@@ -174,17 +175,16 @@ def find_files(inputs: Sequence[str]) -> list[_Found]:
                     raise InputError(f"{candidate}: no such file or folder")
             except OSError as error:
                 raise InputError(f"{candidate}: {error.strerror or first_line(error)}") from None
-            scheme = candidate.split("://")[0] + "://" if "://" in candidate else ""
+            scheme = candidate.split("://")[0] + "://" if is_uri(candidate) else ""
+            query = split_query(candidate)[1]
             for i in infos:
-                # A query (?endpoint_override=…) belongs to the connection and stays with every file of it.
-                query = "?" + candidate.split("?", 1)[1] if scheme and "?" in candidate else ""
                 uri = f"{scheme}{i.path}{query}"
                 found[uri] = _Found(uri, i.size)
     return [found[uri] for uri in sorted(found)]
 
 
 def _expand(name: str) -> list[str]:
-    if "://" in name or not glob.has_magic(name) or os.path.exists(name):
+    if is_uri(name) or not glob.has_magic(name) or os.path.exists(name):
         return [name]
     matches = sorted(glob.glob(name, recursive=True))
     if not matches:
@@ -203,7 +203,7 @@ def _kind(name: str) -> tuple[str, str | None] | None:
 
 def relative_paths(uris: Sequence[str]) -> list[str]:
     """Paths below the deepest folder that all files share; with one file, its name."""
-    paths = [uri.split("?")[0] for uri in uris]
+    paths = [split_query(uri)[0] for uri in uris]
     folders = {os.path.dirname(path) for path in paths}
     try:
         common = os.path.commonpath(folders)
@@ -215,7 +215,7 @@ def relative_paths(uris: Sequence[str]) -> list[str]:
 
 def inspect_shard(found: _Found, path: str) -> tuple[Shard, pa.Schema | None]:
     """Read what metadata tells of one file. Raises InputError when it is not what its name says."""
-    kind = _kind(found.uri.split("?")[0])
+    kind = _kind(split_query(found.uri)[0])
     assert kind is not None
     filesystem, location = resolve(found.uri)
     if kind[0] == "parquet":
@@ -264,8 +264,10 @@ def normal_type(data_type: pa.DataType) -> pa.DataType:
     return pa.large_string() if is_text else data_type
 
 
-def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]], text_column: str, id_column: str) -> pa.Schema:
-    """One schema by column name; raises InputError for conflicts, a missing or non-string text column, our own names."""
+def unify_schemas(
+    schemas: Iterable[tuple[str, pa.Schema]], text_column: str, id_column: str, source_column: str
+) -> pa.Schema:
+    """One schema by column name; raises InputError for conflicts, columns of a type that cannot serve, our own names."""
     unified: dict[str, tuple[pa.DataType, str]] = {}
     for path, schema in schemas:
         if text_column not in schema.names:
@@ -275,6 +277,12 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]], text_column: str, id
             raise InputError(f"{path}: two columns have the same name")
         for field in schema:
             data_type = normal_type(field.type)
+            if field.name in (id_column, source_column) and pa.types.is_nested(data_type):
+                flag = "--id-column" if field.name == id_column else "--source-column"
+                raise InputError(
+                    f"{path}: expected strings or numbers in column {field.name!r}, found {field.type}; "
+                    f"choose another with {flag}"
+                )
             if field.name == id_column:
                 data_type = pa.large_string()
             if field.name == text_column and not pa.types.is_large_string(data_type):
@@ -331,13 +339,11 @@ def make_plan(
     skip_bad: bool,
 ) -> Plan:
     """Look at every input file's metadata and cut the work. Reads no text (JSONL: the first records of each file)."""
-    from taojin.core.reading import check_jsonl_head
-
     files = find_files(inputs)
     paths = relative_paths([file.uri for file in files])
     ordered = sorted(zip(paths, files, strict=True))
     with ThreadPoolExecutor(16) as pool:
-        results = list(pool.map(lambda item: _try_inspect(item[1], item[0]), ordered))
+        results = list(pool.map(lambda item: _try_inspect(item[1], item[0], text_column, skip_bad), ordered))
     bad = [(path, result) for (path, _), result in zip(ordered, results, strict=True) if isinstance(result, str)]
     if bad and not skip_bad:
         more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
@@ -350,26 +356,32 @@ def make_plan(
         [(text_column, pa.large_string()), (id_column, pa.large_string()), (source_column, pa.large_string())]
         + [(EXTRA_COLUMN, pa.large_string())]
     )
-    for shard in shards:
-        if shard.format == "jsonl" and shard.size:
-            check_jsonl_head(shard, text_column)
     named = [(shard.path, jsonl_schema if schema is None else schema) for shard, schema in good]
     rows = sum(max(piece.rows, piece.bytes // 1000) for shard in shards for piece in shard.pieces)
     return Plan(
         shards=shards,
         units=tuple(cut_units(shards, unit_bytes)),
-        schema=unify_schemas(named, text_column, id_column),
+        schema=unify_schemas(named, text_column, id_column, source_column),
         config=config,
         num_ranges=num_key_ranges(rows * entries_per_document),
         unreadable=tuple((path, reason) for path, reason in bad),
     )
 
 
-def _try_inspect(found: _Found, path: str) -> tuple[Shard, pa.Schema | None] | str:
+def _try_inspect(
+    found: _Found, path: str, text_column: str, skip_bad: bool
+) -> tuple[Shard, pa.Schema | None] | str:
+    from taojin.core.reading import check_jsonl_head
+
     try:
-        return inspect_shard(found, path)
+        shard, schema = inspect_shard(found, path)
     except InputError as error:
         return str(error)
+    if shard.format == "jsonl" and shard.size:
+        damage = check_jsonl_head(shard, text_column)
+        if damage and not skip_bad:
+            return f"{path}: {damage}"
+    return shard, schema
 
 
 def estimated_rows(plan: Plan) -> int:

@@ -60,7 +60,8 @@ def read_unit(
     """Batches of the named columns, in position order. A column that a shard lacks is null there.
 
     Raises BadShardError for a file whose content cannot be decoded, or, with `skip_bad`, yields null rows with status
-    UNREADABLE for what is left of its pieces (none for JSONL, where nobody can know how many). OSErrors pass through.
+    UNREADABLE for what is left of the piece: as many as the footer says, and a single one for JSONL, where nobody can
+    know how many. OSErrors pass through.
     """
     schema = pa.schema([plan.schema.field(name) for name in names])
     for span in spans:
@@ -79,8 +80,9 @@ def read_unit(
             except BadShardError:
                 if not skip_bad:
                     raise
-                for first in range(seen, piece.rows, BATCH_ROWS):
-                    count = min(BATCH_ROWS, piece.rows - first)
+                expected = piece.rows if piece.rows >= 0 else seen + 1
+                for first in range(seen, expected, BATCH_ROWS):
+                    count = min(BATCH_ROWS, expected - first)
                     rows = pa.RecordBatch.from_arrays([pa.nulls(count, f.type) for f in schema], schema=schema)
                     yield Batch(span.shard, number, rows, np.full(count, UNREADABLE, np.uint8))
 
@@ -167,18 +169,25 @@ def _read_jsonl(
     shard: Shard, piece: Piece, schema: pa.Schema, columns: Columns, max_document_bytes: int
 ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint8]]]:
     lines = iter_lines(shard, piece, 2 * max_document_bytes + (1 << 20))
+    damage: Exception | None = None
     while True:
         records: list[list[str | None]] = []
         status: list[int] = []
         filled = 0
-        for line in lines:
-            values, state = _parse(line, columns, max_document_bytes)
-            records.append(values)
-            status.append(state)
-            filled += len(line or b"")
-            if filled >= BATCH_BYTES or len(records) == BATCH_ROWS:
-                break
+        try:
+            for line in lines:
+                values, state = _parse(line, columns, max_document_bytes)
+                records.append(values)
+                status.append(state)
+                filled += len(line or b"")
+                if filled >= BATCH_BYTES or len(records) == BATCH_ROWS:
+                    break
+        except (OSError, pa.ArrowException) as error:
+            # What was read before the damage is handed on first.
+            damage = error
         if not records:
+            if damage:
+                raise damage
             return
         by_name = dict(zip((columns.text, columns.id, columns.source, EXTRA_COLUMN), zip(*records, strict=True)))
         arrays = [
@@ -237,12 +246,14 @@ def iter_lines(shard: Shard, piece: Piece, max_line_bytes: int) -> Iterator[byte
         skipping_first = False
         offset = 0
     end = piece.stop if shard.compression is None else None
+    # Decompression gives nothing of a block that breaks: small ones lose less.
+    block_bytes = BLOCK_BYTES if shard.compression is None else BLOCK_BYTES // 16
     held: list[bytes] = []
     held_bytes = 0
     too_long = False
     line_start = offset
     with stream:
-        while block := stream.read(BLOCK_BYTES):
+        while block := stream.read(block_bytes):
             begin = 0
             while (newline := block.find(b"\n", begin)) >= 0:
                 line = block[begin:newline]
@@ -269,6 +280,8 @@ def iter_lines(shard: Shard, piece: Piece, max_line_bytes: int) -> Iterator[byte
             elif rest:
                 held.append(rest)
             offset += len(block)
+            if skipping_first and end is not None and offset >= end:
+                return  # inside one long line that begins before the piece and ends after it
     if skipping_first or (end is not None and line_start >= end):
         return
     if too_long:
@@ -283,24 +296,26 @@ def _strip(line: bytes, start: int) -> bytes:
     return line.strip(b" \t\r\n")
 
 
-def check_jsonl_head(shard: Shard, text_column: str) -> None:
-    """Raise InputError when none of the first records has the text column: a wrong name, not bad records."""
+def check_jsonl_head(shard: Shard, text_column: str) -> str | None:
+    """What is damaged among the first records, if anything.
+
+    Raises InputError when none of them has the text column: a wrong name, not bad records.
+    """
     seen: dict[str, None] = {}
+    damage = None
     try:
-        lines = list(itertools.islice(iter_lines(shard, shard.pieces[0], 1 << 24), 100))
+        for line in itertools.islice(iter_lines(shard, shard.pieces[0], 1 << 24), 100):
+            with contextlib.suppress(orjson.JSONDecodeError):
+                record = orjson.loads(line or b"null")
+                if isinstance(record, dict):
+                    if text_column in record:
+                        return None
+                    seen.update(dict.fromkeys(record))
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{shard.path}: {first_line(error)}") from None
-    for line in lines:
-        try:
-            record = orjson.loads(line or b"null")
-        except orjson.JSONDecodeError:
-            continue
-        if isinstance(record, dict):
-            if text_column in record:
-                return
-            seen.update(dict.fromkeys(record))
+        damage = first_line(error)
     if seen:
         raise InputError(
             f"{shard.path}: no field {text_column!r} in its first records; there are: {', '.join(seen)}; "
             "choose one with --text-column"
         )
+    return damage

@@ -8,6 +8,7 @@ the manifest, not the file's presence.
 
 import contextlib
 import errno
+import functools
 import io
 import os
 import random
@@ -23,6 +24,7 @@ import pyarrow.fs as pafs
 import xxhash
 
 from taojin.core.errors import InputError, InvariantError, StorageError
+from taojin.core.uris import is_uri, last_part, split_query, with_suffix
 
 T = TypeVar("T")
 
@@ -97,7 +99,11 @@ class Folder:
 
     @property
     def is_local(self) -> bool:
-        return "://" not in self.uri or self.uri.startswith("file://")
+        return not is_uri(self.uri) or self.uri.startswith("file://")
+
+    @property
+    def name(self) -> str:
+        return last_part(self.uri)
 
     def resolve(self) -> tuple[pafs.FileSystem, str]:
         return resolve(self.uri)
@@ -107,7 +113,7 @@ class Folder:
         return f"{root}/{name}" if name else root
 
     def child(self, name: str) -> "Folder":
-        return Folder(f"{self.uri.rstrip('/')}/{name}")
+        return Folder(with_suffix(self.uri, f"/{name}"))
 
     def exists(self, name: str = "") -> bool:
         filesystem, _ = self.resolve()
@@ -169,6 +175,12 @@ class Folder:
     def entry(name: str, sink: Sink) -> FileEntry:
         return FileEntry(name=name, bytes=sink.position, xxh3=sink.hexdigest(), rows=sink.rows)
 
+    def holds(self, entry: FileEntry) -> bool:
+        """Whether the file stands with the size of its manifest entry."""
+        filesystem, _ = self.resolve()
+        info = filesystem.get_file_info(self.path(entry.name))
+        return bool(info.type == pafs.FileType.File and info.size == entry.bytes)
+
     def require(self, entry: FileEntry, *, checksum: bool = False) -> None:
         """Raise InvariantError unless the file stands as its manifest entry says."""
         filesystem, _ = self.resolve()
@@ -181,13 +193,27 @@ class Folder:
 
 
 def resolve(uri: str) -> tuple[pafs.FileSystem, str]:
-    """(filesystem, path) of a local path or a URI; raises InputError for a scheme nobody serves here."""
-    if "://" not in uri:
+    """(filesystem, path) of a local path or a URI; raises InputError for a scheme nobody serves here.
+
+    The path of a URI is taken as it stands: spaces and Chinese need no percent signs.
+    """
+    uri = uri.removeprefix("file://")
+    if not is_uri(uri):
         return pafs.LocalFileSystem(), os.path.abspath(uri).rstrip("/") or "/"
+    path, query = split_query(uri)
+    scheme, _, rest = path.partition("://")
+    root, slash, below = rest.partition("/")
     try:
-        filesystem, path = pafs.FileSystem.from_uri(uri)
+        filesystem, top = _connect(f"{scheme}://{root}", query)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise InputError(f"{uri}: {first_line(error)}") from None
+    return filesystem, f"{top}{slash}{below}"
+
+
+@functools.lru_cache(maxsize=32)
+def _connect(root: str, query: str) -> tuple[pafs.FileSystem, str]:
+    """One client per bucket and process: making one may ask the network for the bucket's region."""
+    filesystem, path = pafs.FileSystem.from_uri(root + query)
     return filesystem, path.rstrip("/")
 
 

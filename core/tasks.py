@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from taojin.core.errors import InputError, RunError, TaojinError, UnitError, UserError
 from taojin.core.progress import Progress
-from taojin.core.storage import Folder, with_retries
+from taojin.core.storage import FileEntry, Folder, with_retries
 
 Stats = dict[str, Any]
 Task = Callable[[Any, Any], Stats]
@@ -174,16 +174,22 @@ class Stages:
         self.executor = executor
         self.progress = progress
 
-    def run(self, stage: str, task: Task, context: Any, items: Sequence[Any]) -> list[Stats]:
-        """Stats of every item, in item order. Raises UnitError when some items failed, after all others are done."""
+    def run(
+        self, stage: str, task: Task, context: Any, items: Sequence[Any], *, out: Folder | None = None
+    ) -> list[Stats]:
+        """Stats of every item, in item order. Raises UnitError when some items failed, after all others are done.
+
+        With `out`, the folder of the stage's files, an item also counts as undone when they are no longer there.
+        """
         done = {name.removesuffix(".json") for name in self.stats.names(stage) if name.endswith(".json")}
         results: list[Stats | None] = [None] * len(items)
         todo = []
         for index in range(len(items)):
-            if unit_name(index) in done:
-                results[index] = self.stats.read_json(f"{stage}/{unit_name(index)}.json")
-            else:
+            stats = self.stats.read_json(f"{stage}/{unit_name(index)}.json") if unit_name(index) in done else None
+            if stats is None or (out and not all(out.holds(FileEntry(**entry)) for entry in stats["files"].values())):
                 todo.append(index)
+            else:
+                results[index] = stats
         self.progress.start(stage, len(items), len(items) - len(todo))
         failures: list[tuple[int, BaseException]] = []
         for index, outcome in self.executor.map(task, context, [items[i] for i in todo]):

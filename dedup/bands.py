@@ -30,7 +30,7 @@ _MULTIPLIER = np.uint64(0xE7037ED1A0B428DB)
 
 @njit(cache=True, nogil=True)
 def band_keys(
-    sketch_DK: NDArray[np.uint16] | NDArray[np.uint32],
+    sketch_DK: NDArray[np.uint8] | NDArray[np.uint32],
     status_D: NDArray[np.uint8],
     first_row: int,
     bands: int,
@@ -55,7 +55,7 @@ def band_keys(
                 count += 1
         elif status_D[d] == FOLDED:
             key = _SEED
-            for k in range(8):
+            for k in range(16):
                 key = mix(key ^ np.uint64(sketch_DK[d, k]))
             keys[count] = key
             key_rows[count] = first_row + d

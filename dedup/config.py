@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from taojin.core.config import Config, fingerprint
 from taojin.core.fold import FOLD_VERSION
+from taojin.core.uris import with_suffix
 
 SKETCH_FORMAT = 1
 BANDS_FORMAT = 1
@@ -45,9 +46,9 @@ class SketchConfig(Config):
     """What a sketch depends on."""
 
     sketch: Literal["fast", "datasketch"] = "fast"
-    """fast: fast similarity sketching, 16 bits a value; datasketch: its K permutations, bit for bit, 32 bits a value"""
-    num_hashes: Annotated[int, Field(ge=16, le=1024)] = 128
-    """values in a sketch (K); more is slower and more exact: the error of a similarity is about 0.4 / sqrt(K)"""
+    """fast: fast similarity sketching, 8 bits a value; datasketch: its K permutations, bit for bit, 32 bits a value"""
+    num_hashes: Annotated[int, Field(ge=16, le=1024)] = 256
+    """values in a sketch (K); more is slower and more exact: the standard error is about 0.4 / sqrt(K)"""
     ngram: Annotated[int, Field(ge=1, le=64)] = 5
     """symbols in a shingle; a symbol is one Chinese character or one word"""
     min_symbols: Annotated[int, Field(ge=1)] = 12
@@ -110,7 +111,7 @@ class DedupConfig(SketchConfig, SourceConfig):
 
     @property
     def work_folder(self) -> str:
-        return self.work or f"{str(self.output).rstrip('/')}.work"
+        return self.work or with_suffix(str(self.output), ".work")
 
     @property
     def max_document_bytes(self) -> int:

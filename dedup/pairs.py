@@ -24,13 +24,16 @@ from taojin.core.tasks import unit_name
 from taojin.dedup.bands import read_range
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.sidecars import ORDER_COLUMNS, WorkView, gather, survivor_order
+from taojin.dedup.sketch import estimates, sketch_dtype, standard_error
 
 HOT = 64
 MAX_LEADERS = 32
 NEIGHBOURS = 8
 ROTATIONS = 2
 VALUES_PER_ROTATION = 4
-# Buckets are handled in blocks whose distinct documents' sketches fit memory: 256 bytes each at K = 128.
+# Buckets are handled in blocks whose distinct documents' sketches fit memory: 256 bytes each.
+PROPOSE_ERRORS = 4.0
+ABSORB_ERRORS = 1.5
 BLOCK_DOCUMENTS = 1_000_000
 
 PAIR_SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("agree", pa.uint16())])
@@ -50,29 +53,27 @@ class PairContext(NamedTuple):
 def accept_at(config: DedupConfig) -> tuple[int, int]:
     """(propose, absorb): agreeing sketch values from which a pair is kept, and from which one side stops leading.
 
-    The standard error of an estimate is at most sqrt(J(1 − J)/K): 0.035 at J = 0.8, K = 128. With exact verification
-    pairs are proposed 3 errors below the threshold; a document stops leading 1.5 errors above it, since a borderline
-    pair may yet be rejected.
+    With exact verification pairs are proposed PROPOSE_ERRORS standard errors below the threshold; a document stops
+    leading ABSORB_ERRORS above it, since a borderline pair may yet be rejected.
     """
-    error = float(np.sqrt(config.threshold * (1 - config.threshold) / config.num_hashes)) + 1e-9
-    margin = 3 * error if config.verify == "exact" else 0.0
-    # The slack is for thresholds that are multiples of 1/K but not exact as floats.
-    propose = int(np.ceil((config.threshold - margin) * config.num_hashes - 1e-9))
-    absorb = int(np.ceil(min(1.0, config.threshold + 1.5 * error) * config.num_hashes - 1e-9))
-    return max(propose, 1), max(absorb, 1)
+    error = standard_error(config.threshold, config.num_hashes)
+    lowest = config.threshold - (PROPOSE_ERRORS * error if config.verify == "exact" else 0.0)
+    highest = min(1.0, config.threshold + ABSORB_ERRORS * error)
+    propose, absorb = np.searchsorted(estimates(config), [lowest, highest])
+    return max(int(propose), 1), int(absorb)
 
 
 @njit(cache=True, nogil=True)
-def agreement(sketch_LK: NDArray[np.uint16], status_L: NDArray[np.uint8], i: int, j: int) -> int:
+def agreement(sketch_LK: NDArray[np.uint8], status_L: NDArray[np.uint8], i: int, j: int) -> int:
     """Number of equal sketch values; for folded documents all or none."""
     if status_L[i] != status_L[j]:
         return 0
-    same = np.uint16(0)
+    same = 0
     for k in range(sketch_LK.shape[1]):
-        same += np.uint16(sketch_LK[i, k] == sketch_LK[j, k])
+        same += sketch_LK[i, k] == sketch_LK[j, k]
     if status_L[i] == FOLDED and same < sketch_LK.shape[1]:
         return 0
-    return np.int64(same)
+    return same
 
 
 @njit(cache=True, nogil=True)
@@ -91,7 +92,7 @@ def _push(pairs: NDArray[np.int64], count: int, i: int, j: int, agree: int) -> t
 def bucket_pairs(
     members: NDArray[np.int64],
     starts: NDArray[np.int64],
-    sketch_LK: NDArray[np.uint16],
+    sketch_LK: NDArray[np.uint8],
     status_L: NDArray[np.uint8],
     is_index_L: NDArray[np.bool_],
     propose: int,
@@ -221,9 +222,7 @@ def pair_range(context: PairContext, key_range: int) -> dict[str, Any]:
         order = survivor_order(columns, documents, num_own, config.source_priority)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
-        sketch = np.ascontiguousarray(columns["sketch"][order]).view(
-            np.uint16 if config.sketch == "fast" else np.uint32
-        )
+        sketch = np.ascontiguousarray(columns["sketch"][order]).view(sketch_dtype(config))
         ranked = documents[order]
         rejected = np.zeros(len(order), np.uint32)
         pairs, block_totals = bucket_pairs(

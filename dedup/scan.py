@@ -1,7 +1,7 @@
 """Scan: read a unit's text once and leave small columns: everything that `decide` will ever ask about it.
 
 Out, per unit: scan/<unit>.arrow, the sidecar, a row per document; bands/<unit>.arrow, exact/<unit>.arrow and
-ids/<unit>.arrow, its keys split by range (`taojin.dedup.bands`). About 600 bytes a document at K = 128, half of it sketch.
+ids/<unit>.arrow, its keys split by range (`taojin.dedup.bands`). About 600 bytes a document, half of it sketch.
 Nothing here depends on other units; nothing is removed here.
 """
 
@@ -19,9 +19,9 @@ from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
 from taojin.core.text import hash_bytes
 from taojin.dedup.bands import KeyWriter, band_keys
-from taojin.dedup.config import DedupConfig, SketchConfig
+from taojin.dedup.config import DedupConfig
 from taojin.dedup.exact import EXACT_BYTES, exact_hashes, exact_keys
-from taojin.dedup.sketch import Sketches, sketch_array, text_buffers
+from taojin.dedup.sketch import Sketches, sketch_array, sketch_dtype, text_buffers
 
 
 class ScanContext(NamedTuple):
@@ -30,15 +30,11 @@ class ScanContext(NamedTuple):
     work: Folder
 
 
-def sketch_bytes(config: SketchConfig) -> int:
-    return config.num_hashes * (2 if config.sketch == "fast" else 4)
-
-
 def sidecar_schema(plan: Plan, config: DedupConfig) -> pa.Schema:
     """Columns of a sidecar; id, source and quality only where the input has them."""
     fields = [
         pa.field("exact", pa.binary(EXACT_BYTES)),
-        pa.field("sketch", pa.binary(sketch_bytes(config))),
+        pa.field("sketch", pa.binary(config.num_hashes * np.dtype(sketch_dtype(config)).itemsize)),
         pa.field("shingles", pa.uint32()),
         pa.field("chars", pa.uint32()),
         pa.field("bytes", pa.uint32()),

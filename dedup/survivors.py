@@ -4,8 +4,8 @@ A candidate survivor is, in this order: one that a pair links to the document; t
 links to it; any other survivor of the component, as long as it has at most SMALL of them. So every removal rests on a
 comparison with the very document that stays in its place.
 
-`sketch` verification decides by the estimate (agreeing values / K). One candidate at true J = 0.7 passes 0.8 with
-probability 0.005 at K = 128, but the best of 100 does with 0.4: where a document was compared with more than FEW in vain
+`sketch` verification decides by the estimate. One candidate at true J = 0.7 passes 0.8 with probability 0.0001 at
+K = 256 (0.005 at 128), but the best of many does more often: where a document was compared with more than FEW in vain
 and the acceptance is within 2.5 standard errors of the threshold, its component is judged again with exact shingles
 deciding the borderline. `exact` verification settles every pair by shingles.
 
@@ -27,6 +27,7 @@ from taojin.dedup.config import DedupConfig
 from taojin.dedup.pairs import agreement, read_columns
 from taojin.dedup.shingles import intersection_size
 from taojin.dedup.sidecars import ORDER_COLUMNS, WorkView, gather, survivor_order
+from taojin.dedup.sketch import estimates, sketch_dtype, standard_error
 
 SMALL = 64
 FEW = 8
@@ -72,8 +73,9 @@ def similarity(
     i: int,
     j: int,
     agree: int,
-    sketch_NK: NDArray[np.uint16],
+    sketch_NK: NDArray[np.uint8],
     status_N: NDArray[np.uint8],
+    estimate_K: NDArray[np.float64],
     settle_above: float,
     settle_below: float,
     set_starts_N: NDArray[np.int64],
@@ -82,7 +84,7 @@ def similarity(
     """(similarity, how it is known). `agree` < 0: not compared yet. Exact where the estimate lies in the settled band."""
     if agree < 0:
         agree = agreement(sketch_NK, status_N, i, j)
-    estimate = agree / sketch_NK.shape[1]
+    estimate = estimate_K[agree]
     if status_N[i] == FOLDED:
         return estimate, BY_HASH
     if settle_above <= estimate and estimate < settle_below:
@@ -98,9 +100,10 @@ def judge(
     link_starts_N: NDArray[np.int64],
     links: NDArray[np.int64],
     link_agree: NDArray[np.int64],
-    sketch_NK: NDArray[np.uint16],
+    sketch_NK: NDArray[np.uint8],
     status_N: NDArray[np.uint8],
     threshold: float,
+    estimate_K: NDArray[np.float64],
     settle_above: float,
     settle_below: float,
     set_starts_N: NDArray[np.int64],
@@ -142,7 +145,7 @@ def judge(
                             continue
                         tried[j] = i
                         value, verified = similarity(
-                            i, j, agree, sketch_NK, status_N, settle_above, settle_below, set_starts_N, sets
+                            i, j, agree, sketch_NK, status_N, estimate_K, settle_above, settle_below, set_starts_N, sets
                         )
                         if value >= threshold:
                             if value > best_similarity or (value == best_similarity and j < best):
@@ -154,7 +157,16 @@ def judge(
                     while j >= 0:
                         if tried[j] != i:
                             value, verified = similarity(
-                                i, j, -1, sketch_NK, status_N, settle_above, settle_below, set_starts_N, sets
+                                i,
+                                j,
+                                -1,
+                                sketch_NK,
+                                status_N,
+                                estimate_K,
+                                settle_above,
+                                settle_below,
+                                set_starts_N,
+                                sets,
                             )
                             if value >= threshold:
                                 if value > best_similarity or (value == best_similarity and j < best):
@@ -182,8 +194,7 @@ def settled_band(config: DedupConfig, settled: bool) -> tuple[float, float]:
 
 
 def borderline(config: DedupConfig) -> float:
-    error = float(np.sqrt(config.threshold * (1 - config.threshold) / config.num_hashes))
-    return config.threshold + BORDERLINE_ERRORS * error
+    return config.threshold + BORDERLINE_ERRORS * standard_error(config.threshold, config.num_hashes)
 
 
 def judge_group(context: GroupContext, group: int) -> dict[str, Any]:
@@ -200,7 +211,7 @@ def judge_group(context: GroupContext, group: int) -> dict[str, Any]:
     left, right = rank[np.searchsorted(documents, a)], rank[np.searchsorted(documents, b)]
     component_N = connected_components(len(ranked), left, right)
     starts, links, link_agree = adjacency(len(ranked), left, right, agree)
-    sketch = np.ascontiguousarray(columns["sketch"][order]).view(np.uint16 if config.sketch == "fast" else np.uint32)
+    sketch = np.ascontiguousarray(columns["sketch"][order]).view(sketch_dtype(config))
     status = columns["status"][order]
     is_index = ranked >= num_own
     set_starts, sets = np.zeros(len(ranked) + 1, np.int64), np.zeros(0, np.uint64)
@@ -211,7 +222,7 @@ def judge_group(context: GroupContext, group: int) -> dict[str, Any]:
     verified = np.zeros(len(ranked), np.uint8)
     compared = np.empty(len(ranked), np.int64)
     judge(
-        component_N, is_index, rejections[order], starts, links, link_agree, sketch, status, config.threshold,
+        component_N, is_index, rejections[order], starts, links, link_agree, sketch, status, config.threshold, estimates(config),
         *settled_band(config, settled), set_starts, sets, survivor, value, verified, compared,
     )  # fmt: skip
     removed = survivor != np.arange(len(ranked))
@@ -273,8 +284,9 @@ def _pair_similarities(
     left: NDArray[np.int64],
     right: NDArray[np.int64],
     agree: NDArray[np.int64],
-    sketch_NK: NDArray[np.uint16],
+    sketch_NK: NDArray[np.uint8],
     status_N: NDArray[np.uint8],
+    estimate_K: NDArray[np.float64],
     settle_above: float,
     settle_below: float,
     set_starts_N: NDArray[np.int64],
@@ -283,7 +295,16 @@ def _pair_similarities(
 ) -> None:
     for edge in range(left.size):
         out_E[edge], _ = similarity(
-            left[edge], right[edge], agree[edge], sketch_NK, status_N, settle_above, settle_below, set_starts_N, sets
+            left[edge],
+            right[edge],
+            agree[edge],
+            sketch_NK,
+            status_N,
+            estimate_K,
+            settle_above,
+            settle_below,
+            set_starts_N,
+            sets,
         )
 
 
@@ -293,14 +314,16 @@ def pair_similarities(
     left: NDArray[np.int64],
     right: NDArray[np.int64],
     agree: NDArray[np.int64],
-    sketch: NDArray[np.uint16],
+    sketch: NDArray[np.uint8],
     status: NDArray[np.uint8],
     set_starts: NDArray[np.int64],
     sets: NDArray[np.uint64],
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """(verified bool[E], similarity float64[E]) of every pair of the group."""
     values = np.empty(len(left), np.float64)
-    _pair_similarities(left, right, agree, sketch, status, *settled_band(config, settled), set_starts, sets, values)
+    _pair_similarities(
+        left, right, agree, sketch, status, estimates(config), *settled_band(config, settled), set_starts, sets, values
+    )
     return values >= config.threshold, values
 
 

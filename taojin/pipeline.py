@@ -19,6 +19,7 @@ from taojin.core.errors import FrozenPlanError, InputError, InvariantError, Outp
 from taojin.core.progress import Progress
 from taojin.core.storage import FileEntry, Folder, with_retries
 from taojin.core.tasks import Executor, LocalExecutor, RayExecutor, Stages, Stats
+from taojin.core.uris import is_uri, split_query
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.decide import Corpus, Decided, decide
 from taojin.dedup.scan import ScanContext, scan_unit
@@ -62,7 +63,8 @@ def run_dedup(config: DedupConfig) -> DedupResult:
             corpora.append(open_index(name, config, sum(corpus.view.num_documents for corpus in corpora)))
         with_retries(lambda: folder.write_json("config.json", config.decide_part()))
         decide_stages = Stages(folder.child("stats"), executor, progress)
-        decided = decide(corpora, config, folder, decide_stages)
+        # The driver writes here too: what fails for a moment is done again, and finished stages are skipped.
+        decided = with_retries(lambda: decide(corpora, config, folder, decide_stages))
         counts = summarise(plan, scan_stats, decided)
         for warning in decided.warnings:
             progress.note(f"warning: {warning}")
@@ -70,7 +72,7 @@ def run_dedup(config: DedupConfig) -> DedupResult:
             context = WriteContext(plan, config, corpora[0].ordinals, folder, output)
             parts = cut_parts(plan, decided.pieces, config.part_mb * 1e6)
             stage = f"write~{fingerprint([config.write_part(), output.uri])}"
-            stats = decide_stages.run(stage, write_part, context, list(enumerate(parts)))
+            stats = decide_stages.run(stage, write_part, context, list(enumerate(parts)), out=output)
             written = sum(part["documents"] for part in stats)
             if written != counts["kept"]:
                 raise InvariantError(f"{counts['kept']:,} documents were to stay, {written:,} were written")
@@ -233,15 +235,15 @@ def claim_output(config: DedupConfig, work: Folder, output: Folder) -> None:
 def _refuse_overlap(config: DedupConfig) -> None:
     """OUT and WORK may be neither an input nor lie inside one: the next run would read them."""
     for flag, folder in (("--output", config.output), ("--work", config.work_folder)):
-        if not folder or "://" in folder:
-            inside = [name for name in config.input if folder and folder.rstrip("/").startswith(name.rstrip("/") + "/")]
-            inside += [name for name in config.input if folder and folder.rstrip("/") == name.rstrip("/")]
-        else:
-            here = Path(folder).resolve()
-            local = [Path(name).resolve() for name in config.input if "://" not in name]
-            inside = [str(path) for path in local if here == path or path in here.parents]
+        here = _place(folder) if folder else ""
+        inside = [name for name in config.input if here and f"{here}/".startswith(f"{_place(name)}/")]
         if inside:
             raise OutputError(f"{flag} {folder}: lies inside the input {inside[0]}; name a folder outside it")
+
+
+def _place(name: str) -> str:
+    path = split_query(name)[0].removeprefix("file://")
+    return path if is_uri(path) else str(Path(path).resolve())
 
 
 def summarise(plan: Plan, scan_stats: Sequence[Stats], decided: Decided) -> dict[str, Any]:
@@ -280,7 +282,7 @@ def write_manifest(
         {
             "taojin": __version__,
             "config": {**plan.config, **config.write_part()},
-            "decide": decide_folder.uri.rsplit("/", 1)[-1],
+            "decide": decide_folder.name,
             "counts": counts,
             "parts": [part["files"]["part"] for part in parts],
             "shards": [{"path": shard.path, "fingerprint": shard.fingerprint} for shard in plan.shards],

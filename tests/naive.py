@@ -1,0 +1,327 @@
+"""Slow, obvious oracles for the kernels: plain Python integers and sets, nothing shared with the code under test.
+
+The two exceptions are `exact_greedy` and `exact_pairs`, which numba runs because thousands of documents are compared with
+each other; `tests/test_templates.py` holds them against plain sets first.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+U64 = (1 << 64) - 1
+
+# What the documentation of the fold table says; written out again on purpose.
+BREAK, VANISH, SYMBOL, LETTER, MULTI, SURROGATE = range(6)
+
+
+class Folded(NamedTuple):
+    """symbols: one integer each · chars: code points · valid: well-formed UTF-8 (the rest means nothing otherwise)."""
+
+    symbols: list[int]
+    chars: int
+    valid: bool
+
+
+def mix(x: int) -> int:
+    """splitmix64's finalizer."""
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & U64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & U64
+    return x ^ x >> 31
+
+
+def run_hash(letters: Sequence[int]) -> int:
+    """The symbol of a run of letters, given as folded code points."""
+    h = 0xCBF29CE484222325
+    for letter in letters:
+        h = (h ^ letter) * 0x9FB21C651E98DF25 & U64
+    return h ^ h >> 32
+
+
+def fold_entries(code_point: int, table: Sequence[int], expansions: Sequence[int]) -> list[tuple[int, int]]:
+    """(class, value) of what a code point becomes."""
+    entry = int(table[code_point])
+    entries = [entry]
+    if entry >> 21 == MULTI:
+        offset = entry & 0x1FFFFF
+        entries = [int(e) for e in expansions[offset + 1 : offset + 1 + int(expansions[offset])]]
+    return [(e >> 21, e & 0x1FFFFF) for e in entries]
+
+
+def fold(data: bytes, table: Sequence[int], expansions: Sequence[int]) -> Folded:
+    try:
+        text = data.decode("utf-8", "strict")
+    except UnicodeDecodeError:
+        return Folded([], 0, False)
+    symbols: list[int] = []
+    run: list[int] = []
+    for kind, value in (e for c in text for e in fold_entries(ord(c), table, expansions)):
+        if kind == LETTER:
+            run.append(value)
+        elif kind != VANISH:
+            if run:
+                symbols.append(run_hash(run))
+                run = []
+            if kind == SYMBOL:
+                symbols.append(value)
+    if run:
+        symbols.append(run_hash(run))
+    return Folded(symbols, len(text), True)
+
+
+def shingles(symbols: Sequence[int], ngram: int) -> list[int]:
+    """Polynomial hashes of all n consecutive symbols, each from scratch."""
+    base = 0x9E3779B97F4A7C15
+    return [
+        sum(symbol * pow(base, ngram - 1 - k, 1 << 64) for k, symbol in enumerate(symbols[i : i + ngram])) & U64
+        for i in range(len(symbols) - ngram + 1)
+    ]
+
+
+def jaccard(a: Iterable[int], b: Iterable[int]) -> float:
+    a, b = set(a), set(b)
+    return len(a & b) / len(a | b) if a | b else 0.0
+
+
+def fast_similarity(values: Iterable[int], num_bins: int) -> list[tuple[int, int]]:
+    """Dahlgaard, Knudsen, Thorup (FOCS 2017), algorithm 1, on a set: K bins, 2K rounds of fresh hash functions.
+
+    Round r < K throws each element into a hashed bin, round K + b throws all into bin b; a bin keeps the smallest
+    (round, hash) it ever saw. The hash within a bin is made of the bits below those that choose the bin and one more.
+    """
+    assert num_bins & num_bins - 1 == 0
+    width = num_bins.bit_length() - 1
+    winners: dict[int, tuple[int, int]] = {}
+    for round_ in range(2 * num_bins):
+        salt = round_ * 0xD1342543DE82EF95 & U64
+        for value in set(values):
+            h = mix(value ^ salt)
+            b = h >> 64 - width if round_ < num_bins else round_ - num_bins
+            ball = (round_, h % (1 << 63 - width))
+            winners[b] = min(winners.get(b, ball), ball)
+        if len(winners) == num_bins:
+            break
+    return [winners[b] for b in range(num_bins)]
+
+
+def fmix32(h: int) -> int:
+    """MurmurHash3's 32-bit finalizer."""
+    h = (h ^ h >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    h = (h ^ h >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    return h ^ h >> 16
+
+
+class BucketPairs(NamedTuple):
+    pairs: set[tuple[int, int, int]]
+    compared: int
+    rejected: dict[int, int]
+
+
+def bucket_pairs(
+    members: Sequence[int], agreement: Callable[[int, int], int], is_index: Sequence[bool], propose: int, absorb: int
+) -> BucketPairs:
+    """The rule for a bucket that is not hot: in order, each against the leaders until one absorbs it, else it leads too."""
+    leaders: list[int] = []
+    pairs: set[tuple[int, int, int]] = set()
+    rejected: dict[int, int] = defaultdict(int)
+    compared = 0
+    for j in sorted(members):
+        absorbed = False
+        for i in [] if is_index[j] else leaders:
+            compared += 1
+            agree = agreement(i, j)
+            if agree < propose:
+                rejected[j] += 1
+                continue
+            pairs.add((i, j, agree))
+            if agree >= absorb:
+                absorbed = True
+                break
+        if not absorbed:
+            leaders.append(j)
+    return BucketPairs(pairs, compared, dict(rejected))
+
+
+def buckets(keys: Iterable[int], ordinals: Iterable[int]) -> dict[int, list[int]]:
+    """Key → its ordinals, for keys that occur more than once."""
+    grouped: dict[int, list[int]] = defaultdict(list)
+    for key, ordinal in zip(keys, ordinals, strict=True):
+        grouped[key].append(ordinal)
+    return {key: members for key, members in grouped.items() if len(members) > 1}
+
+
+def components(num_nodes: int, edges: Iterable[tuple[int, int]]) -> list[int]:
+    """The smallest node that each node reaches, by breadth-first search."""
+    neighbours: dict[int, set[int]] = defaultdict(set)
+    for a, b in edges:
+        neighbours[a].add(b)
+        neighbours[b].add(a)
+    name = [-1] * num_nodes
+    for start in range(num_nodes):
+        if name[start] >= 0:
+            continue
+        queue = [start]
+        while queue:
+            node = queue.pop(0)
+            if name[node] < 0:
+                name[node] = start
+                queue.extend(neighbours[node])
+    return name
+
+
+def greedy(
+    num_documents: int,
+    links: Iterable[tuple[int, int]],
+    similarity: Callable[[int, int], float],
+    threshold: float,
+    is_index: Sequence[bool],
+    small: int,
+) -> list[int]:
+    """Survivor of each document, down the order 0, 1, 2 …: the most similar of the first stage that has one ≥ threshold.
+
+    Stages: linked survivors; survivors of linked documents that went; all survivors of the component, if they are at
+    most `small`. Of equally similar ones the first.
+    """
+    links = list(links)
+    component = components(num_documents, links)
+    linked: dict[int, set[int]] = defaultdict(set)
+    for a, b in links:
+        linked[max(a, b)].add(min(a, b))
+    survivor = list(range(num_documents))
+    for i in range(num_documents):
+        if is_index[i]:
+            continue
+        stays = [j for j in range(i) if survivor[j] == j and component[j] == component[i]]
+        stages = [
+            {j for j in linked[i] if survivor[j] == j},
+            {survivor[j] for j in linked[i] if survivor[j] != j},
+            set(stays) if len(stays) <= small else set(),
+        ]
+        for stage in stages:
+            good = [(-similarity(i, j), j) for j in stage if similarity(i, j) >= threshold]
+            if good:
+                survivor[i] = min(good)[1]
+                break
+    return survivor
+
+
+class ShingleSets(NamedTuple):
+    """Sorted distinct shingles of document d: values[starts[d]:starts[d + 1]]."""
+
+    starts: NDArray[np.int64]
+    values: NDArray[np.uint64]
+
+    def __getitem__(self, document: int) -> set[int]:  # type: ignore[override]
+        return set(self.values[self.starts[document] : self.starts[document + 1]].tolist())
+
+
+def pack_sets(sets: Sequence[Iterable[int]]) -> ShingleSets:
+    ordered = [sorted(set(s)) for s in sets]
+    starts = np.cumsum([0, *map(len, ordered)]).astype(np.int64)
+    return ShingleSets(starts, np.array([v for s in ordered for v in s], np.uint64))
+
+
+@njit(cache=True)
+def _common(values: NDArray[np.uint64], i: int, i_end: int, j: int, j_end: int) -> int:
+    common = 0
+    while i < i_end and j < j_end:
+        if values[i] == values[j]:
+            common += 1
+            i += 1
+            j += 1
+        elif values[i] < values[j]:
+            i += 1
+        else:
+            j += 1
+    return common
+
+
+@njit(cache=True)
+def _greedy(
+    starts: NDArray[np.int64], values: NDArray[np.uint64], order: NDArray[np.int64], threshold: float
+) -> NDArray[np.bool_]:
+    kept = np.zeros(order.size, np.bool_)
+    survivors = np.empty(order.size, np.int64)
+    count = 0
+    for d in order:
+        kept[d] = True
+        for s in range(count):
+            other = survivors[s]
+            common = _common(values, starts[d], starts[d + 1], starts[other], starts[other + 1])
+            union = starts[d + 1] - starts[d] + starts[other + 1] - starts[other] - common
+            if common >= threshold * union - 1e-9:
+                kept[d] = False
+                break
+        if kept[d]:
+            survivors[count] = d
+            count += 1
+    return kept
+
+
+def exact_greedy(sets: ShingleSets, order: NDArray[np.int64], threshold: float) -> NDArray[np.bool_]:
+    """bool[D]: what stays when, down `order`, each document goes that has J ≥ threshold with any that stays."""
+    kept: NDArray[np.bool_] = _greedy(sets.starts, sets.values, order, threshold)
+    return kept
+
+
+@njit(cache=True)
+def _candidates(
+    starts: NDArray[np.int64], ranks: NDArray[np.uint64], prefixes: NDArray[np.int64], heads: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pairs (earlier, later) that share a value among their `prefixes` smallest."""
+    num_documents = starts.size - 1
+    posted = np.empty(heads[-1], np.int64)
+    filled = heads[:-1].copy()
+    seen = np.full(num_documents, -1, np.int64)
+    a = [np.int64(0) for _ in range(0)]
+    b = [np.int64(0) for _ in range(0)]
+    for d in range(num_documents):
+        for p in range(starts[d], starts[d] + prefixes[d]):
+            rank = np.int64(ranks[p])
+            for q in range(heads[rank], filled[rank]):
+                if seen[posted[q]] != d:
+                    seen[posted[q]] = d
+                    a.append(posted[q])
+                    b.append(np.int64(d))
+            posted[filled[rank]] = d
+            filled[rank] += 1
+    return np.array(a), np.array(b)
+
+
+def exact_pairs(sets: ShingleSets, threshold: float) -> list[tuple[int, int]]:
+    """Every pair (a < b) with J ≥ threshold, through the rarest shingles: two such sets share one of the first
+    n − ⌈threshold · n⌉ + 1 of each (Chaudhuri, Ganti, Kaushik 2006, prefix filter). For data where most share a template.
+    """
+    _, inverse, counts = np.unique(sets.values, return_inverse=True, return_counts=True)
+    rank = np.empty(len(counts), np.uint64)
+    rank[np.argsort(counts, kind="stable")] = np.arange(len(counts), dtype=np.uint64)
+    document = np.repeat(np.arange(len(sets.starts) - 1), np.diff(sets.starts))
+    ranks = rank[inverse.reshape(-1)]
+    ranks = ranks[np.lexsort((ranks, document))]
+    sizes = np.diff(sets.starts)
+    prefixes = np.minimum(sizes, sizes - np.ceil(threshold * sizes - 1e-9).astype(np.int64) + 1)
+    within = np.arange(len(ranks)) - np.repeat(sets.starts[:-1], sizes)
+    posted = ranks[within < np.repeat(prefixes, sizes)].astype(np.int64)
+    heads = np.concatenate([[0], np.cumsum(np.bincount(posted, minlength=len(rank)))]).astype(np.int64)
+    a, b = _candidates(sets.starts, ranks, prefixes, heads)
+    found = []
+    for i, j in zip(a.tolist(), b.tolist(), strict=True):
+        common = _common(ranks, sets.starts[i], sets.starts[i + 1], sets.starts[j], sets.starts[j + 1])
+        if common >= threshold * (sizes[i] + sizes[j] - common) - 1e-9:
+            found.append((i, j))
+    return found
+
+
+def greedy_over_pairs(num_documents: int, pairs: Iterable[tuple[int, int]], order: Iterable[int]) -> NDArray[np.bool_]:
+    """`exact_greedy` where the pairs are known already."""
+    neighbours: dict[int, list[int]] = defaultdict(list)
+    for a, b in pairs:
+        neighbours[a].append(b)
+        neighbours[b].append(a)
+    kept = np.zeros(num_documents, np.bool_)
+    for d in order:
+        kept[d] = not any(kept[n] for n in neighbours[d])
+    return kept
