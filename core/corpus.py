@@ -368,9 +368,7 @@ def make_plan(
     )
 
 
-def _try_inspect(
-    found: _Found, path: str, text_column: str, skip_bad: bool
-) -> tuple[Shard, pa.Schema | None] | str:
+def _try_inspect(found: _Found, path: str, text_column: str, skip_bad: bool) -> tuple[Shard, pa.Schema | None] | str:
     from taojin.core.reading import check_jsonl_head
 
     try:

@@ -1,6 +1,6 @@
 """Bands: the keys that bring candidate pairs together, and their files.
 
-A sketch is cut into b bands of r values; each band's key is a 64-bit hash of (band number, its r values). Two documents
+A document's lanes are cut into b bands of r; each band's key is a 64-bit hash of (band number, its r values). Two documents
 that share a key in any band are candidates: with probability 1 − (1 − s^r)^b at similarity s. MORE bands at fixed rows
 find more pairs (looser), more rows per band fewer (stricter). A folded document (too short for a sketch) has one key,
 of its whole 128-bit hash.
@@ -30,7 +30,7 @@ _MULTIPLIER = np.uint64(0xE7037ED1A0B428DB)
 
 @njit(cache=True, nogil=True)
 def band_keys(
-    sketch_DK: NDArray[np.uint8] | NDArray[np.uint32],
+    lanes_DK: NDArray[np.uint32],
     status_D: NDArray[np.uint8],
     first_row: int,
     bands: int,
@@ -43,20 +43,20 @@ def band_keys(
     keys uint64, key_rows uint32: room for D × bands. Row numbers count from `first_row`.
     """
     count = 0
-    for d in range(sketch_DK.shape[0]):
+    for d in range(lanes_DK.shape[0]):
         if status_D[d] == SKETCHED:
             for band in range(bands):
                 key = mix(_SEED ^ np.uint64(band + 1) * _MULTIPLIER)
                 for k in range(band * rows, (band + 1) * rows):
-                    key = (key ^ np.uint64(sketch_DK[d, k])) * _MULTIPLIER
+                    key = (key ^ np.uint64(lanes_DK[d, k])) * _MULTIPLIER
                     key ^= key >> np.uint64(29)
                 keys[count] = mix(key)
                 key_rows[count] = first_row + d
                 count += 1
         elif status_D[d] == FOLDED:
             key = _SEED
-            for k in range(16):
-                key = mix(key ^ np.uint64(sketch_DK[d, k]))
+            for k in range(4):
+                key = mix(key ^ np.uint64(lanes_DK[d, k]))
             keys[count] = key
             key_rows[count] = first_row + d
             count += 1

@@ -4,7 +4,8 @@ Every key range's pairs are merged by a union-find over the documents that occur
 and a parent), whatever the size of the corpus. A component is named by its smallest ordinal.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -38,16 +39,19 @@ def connected_components(num_nodes: int, a: NDArray[np.int64], b: NDArray[np.int
     return parent
 
 
-def unique_pairs(parts: Iterable[tuple[NDArray[np.int64], ...]]) -> tuple[NDArray[np.int64], ...]:
-    """(a, b, agree) of all parts, each pair once, by a and then b."""
+def unique_pairs(
+    parts: Iterable[Sequence[NDArray[Any]]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """(a, b, estimate) of all parts, each pair once, by a and then b."""
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    if not columns or not len(columns[0]):
-        return tuple(np.zeros(0, np.int64) for _ in range(3))
-    a, b, agree = columns
+    if not columns:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+    a, b, value = columns
     order = np.lexsort((b, a))
-    a, b, agree = a[order], b[order], agree[order]
-    new = np.concatenate([[True], (a[1:] != a[:-1]) | (b[1:] != b[:-1])])
-    return a[new], b[new], agree[new].astype(np.int64)
+    a, b, value = a[order], b[order], value[order]
+    new = np.ones(len(a), bool)
+    new[1:] = (a[1:] != a[:-1]) | (b[1:] != b[:-1])
+    return a[new], b[new], value[new]
 
 
 def pack_groups(component_sizes: NDArray[np.int64], weights: NDArray[np.int64], most_weight: int) -> NDArray[np.int64]:

@@ -46,9 +46,11 @@ class SketchConfig(Config):
     """What a sketch depends on."""
 
     sketch: Literal["fast", "datasketch"] = "fast"
-    """fast: fast similarity sketching, 8 bits a value; datasketch: its K permutations, bit for bit, 32 bits a value"""
-    num_hashes: Annotated[int, Field(ge=16, le=1024)] = 256
-    """values in a sketch (K); more is slower and more exact: the standard error is about 0.4 / sqrt(K)"""
+    """fast: fast similarity sketching; datasketch: its K permutations, bit for bit, 32 bits each"""
+    num_hashes: Annotated[int, Field(ge=16, le=1024)] = 128
+    """lanes (K) that bands are cut from; with datasketch also what similarity is estimated from"""
+    bins: Annotated[int, Field(ge=64, le=8192)] = 1024
+    """bins of the sketch that estimates similarity, 2 bits each: more are more exact (standard error 0.5 / sqrt(bins))"""
     ngram: Annotated[int, Field(ge=1, le=64)] = 5
     """symbols in a shingle; a symbol is one Chinese character or one word"""
     min_symbols: Annotated[int, Field(ge=1)] = 12
@@ -56,7 +58,7 @@ class SketchConfig(Config):
     bands: Annotated[int, Field(ge=1, le=1024)] = 20
     """bands (b) that propose pairs: MORE bands find more pairs (looser)"""
     rows: Annotated[int, Field(ge=1, le=64)] = 6
-    """sketch values in a band (r): MORE rows find fewer pairs (stricter)"""
+    """lanes in a band (r): MORE rows find fewer pairs (stricter)"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -65,8 +67,14 @@ class SketchConfig(Config):
                 f"bands × rows must not exceed num_hashes: {self.bands} × {self.rows} = {self.bands * self.rows} > "
                 f"{self.num_hashes}; lower --bands or --rows, or raise --num-hashes"
             )
-        if self.sketch == "fast" and self.num_hashes & (self.num_hashes - 1):
-            raise ValueError(f"--num-hashes must be a power of two for --sketch fast, found {self.num_hashes}")
+        if self.num_hashes % 2:
+            raise ValueError(f"--num-hashes must be even, found {self.num_hashes}")
+        if self.sketch == "fast":
+            for flag, value in (("--num-hashes", self.num_hashes), ("--bins", self.bins)):
+                if value & (value - 1):
+                    raise ValueError(f"{flag} must be a power of two for --sketch fast, found {value}")
+            if self.bins < self.num_hashes:
+                raise ValueError(f"--bins must not be below --num-hashes, found {self.bins} < {self.num_hashes}")
         return self
 
 

@@ -69,15 +69,14 @@ def decide(corpora: Sequence[Corpus], config: DedupConfig, folder: Folder, stage
     context = context._replace(excluded_name="excluded-pairs.bin")
     _write_bits(folder, context.excluded_name, excluded)
     pair_stats = stages.run("pairs", pair_range, context, range(own.plan.num_ranges))
-    a, b, agree = unique_pairs(
-        tuple(column.astype(np.int64) for column in read_columns(folder.child("pairs"), f"{unit_name(i)}.arrow"))
-        for i in range(len(pair_stats))
+    a, b, estimated = unique_pairs(
+        [read_columns(folder.child("pairs"), f"{unit_name(i)}.arrow") for i in range(len(pair_stats))]
     )
     tested = [read_columns(folder.child("tested"), f"{unit_name(i)}.arrow") for i in range(len(pair_stats))]
     documents, rejected = (np.concatenate(column) for column in zip(*tested, strict=True))
 
     judge = _Judge(corpora, config, folder, stages, documents, rejected)
-    verdicts, unsettled = judge.run("near", a, b, agree, settled=config.verify == "exact")
+    verdicts, unsettled = judge.run("near", a, b, estimated, settled=config.verify == "exact")
     tables = [verdicts]
     if len(unsettled[0]):
         tables.append(judge.run("unsure", *unsettled, settled=True)[0])
@@ -117,8 +116,8 @@ class _Judge:
         self.settled = 0
 
     def run(
-        self, groups: str, a: NDArray[np.int64], b: NDArray[np.int64], agree: NDArray[np.int64], *, settled: bool
-    ) -> tuple[pa.Table, tuple[NDArray[np.int64], ...]]:
+        self, groups: str, a: NDArray[np.int64], b: NDArray[np.int64], estimated: NDArray[np.float64], *, settled: bool
+    ) -> tuple[pa.Table, tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]:
         """(verdicts, pairs of the components that want exact shingles)."""
         documents = np.unique(np.concatenate([a, b]))
         left = np.searchsorted(documents, a)
@@ -132,18 +131,18 @@ class _Judge:
             self._settle(groups, documents)
         group_of_component = pack_groups(sizes, weights, GROUP_SET_BYTES)
         group_of_document = group_of_component[component] if len(documents) else np.zeros(0, np.int64)
-        self._write_groups(groups, documents, group_of_document, left, a, b, agree)
+        self._write_groups(groups, documents, group_of_document, left, a, b, estimated)
         context = GroupContext(self.works, self.config, self.folder, groups, settled)
         num_groups = int(group_of_component.max(initial=-1)) + 1
         stats = self.stages.run(f"judge-{groups}", judge_group, context, range(num_groups))
         verdicts = read_tables(self.folder, f"{groups}-verdicts", stats)
-        rest = [np.zeros((0, 3), np.int64)]
+        rest = [np.zeros((0, 3))]
         for group, group_stats in enumerate(stats):
             if group_stats["unsettled"]:
                 with self.folder.open(f"{groups}-unsettled/{unit_name(group)}.arrow") as file:
                     rest.append(np.load(file))
         unsettled = np.concatenate(rest)
-        return verdicts, (unsettled[:, 0], unsettled[:, 1], unsettled[:, 2])
+        return verdicts, (unsettled[:, 0].astype(np.int64), unsettled[:, 1].astype(np.int64), unsettled[:, 2])
 
     def _write_groups(
         self,
@@ -153,28 +152,26 @@ class _Judge:
         left: NDArray[np.int64],
         a: NDArray[np.int64],
         b: NDArray[np.int64],
-        agree: NDArray[np.int64],
+        estimated: NDArray[np.float64],
     ) -> None:
         group_of_pair = group_of_document[left]
         by_group = np.argsort(group_of_pair, kind="stable")
         involved = np.isin(self.tested, documents)
-        tested, rejected = self.tested[involved], self.rejected[involved].astype(np.int64)
+        tested, rejected = self.tested[involved], self.rejected[involved]
         group_of_tested = group_of_document[np.searchsorted(documents, tested)]
         tested_by_group = np.argsort(group_of_tested, kind="stable")
         for group in range(int(group_of_document.max(initial=-1)) + 1):
             low, high = np.searchsorted(group_of_pair[by_group], [group, group + 1])
             rows = by_group[low:high]
             name = f"{unit_name(group)}.arrow"
-            write_columns(
-                self.folder.child(groups), name, PAIR_SCHEMA, np.column_stack([a[rows], b[rows], agree[rows]])
-            )
+            write_columns(self.folder.child(groups), name, PAIR_SCHEMA, [[a[rows], b[rows], estimated[rows]]])
             low, high = np.searchsorted(group_of_tested[tested_by_group], [group, group + 1])
             rows = tested_by_group[low:high]
             write_columns(
                 self.folder.child(f"{groups}-tested"),
                 name,
                 TESTED_SCHEMA,
-                np.column_stack([tested[rows], rejected[rows]]),
+                [[tested[rows], rejected[rows]]],
             )
 
     def _settle(self, groups: str, documents: NDArray[np.int64]) -> None:

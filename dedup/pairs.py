@@ -8,9 +8,10 @@ Hot buckets (more than HOT members): at most MAX_LEADERS leaders; the documents 
 neighbours in orders given by further sketch values, near-alike ones side by side. A real pair usually meets again in a
 band that its template does not fill, so little is lost; what was not compared is counted and reported.
 
-Suffixes: _L documents of this key range, _K sketch values.
+Suffixes: _L documents of this key range, _W words of a sketch.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,19 +25,19 @@ from taojin.core.tasks import unit_name
 from taojin.dedup.bands import read_range
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.sidecars import ORDER_COLUMNS, WorkView, gather, survivor_order
-from taojin.dedup.sketch import estimates, sketch_dtype, standard_error
+from taojin.dedup.sketch import estimate, standard_error
 
 HOT = 64
 MAX_LEADERS = 32
 NEIGHBOURS = 8
 ROTATIONS = 2
-VALUES_PER_ROTATION = 4
+BINS_PER_ROTATION = 16
 # Buckets are handled in blocks whose distinct documents' sketches fit memory: 256 bytes each.
 PROPOSE_ERRORS = 4.0
 ABSORB_ERRORS = 1.5
 BLOCK_DOCUMENTS = 1_000_000
 
-PAIR_SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("agree", pa.uint16())])
+PAIR_SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("estimate", pa.float64())])
 TESTED_SCHEMA = pa.schema([("document", pa.int64()), ("rejected", pa.uint32())])
 
 
@@ -50,66 +51,68 @@ class PairContext(NamedTuple):
     excluded_name: str
 
 
-def accept_at(config: DedupConfig) -> tuple[int, int]:
-    """(propose, absorb): agreeing sketch values from which a pair is kept, and from which one side stops leading.
+def accept_at(config: DedupConfig) -> tuple[float, float]:
+    """(propose, absorb): estimates from which a pair is kept, and from which one side stops leading.
 
     With exact verification pairs are proposed PROPOSE_ERRORS standard errors below the threshold; a document stops
     leading ABSORB_ERRORS above it, since a borderline pair may yet be rejected.
     """
-    error = standard_error(config.threshold, config.num_hashes)
-    lowest = config.threshold - (PROPOSE_ERRORS * error if config.verify == "exact" else 0.0)
-    highest = min(1.0, config.threshold + ABSORB_ERRORS * error)
-    propose, absorb = np.searchsorted(estimates(config), [lowest, highest])
-    return max(int(propose), 1), int(absorb)
+    error = standard_error(config.threshold, config)
+    propose = config.threshold - (PROPOSE_ERRORS * error if config.verify == "exact" else 0.0)
+    return max(propose, 0.01), min(1.0, config.threshold + ABSORB_ERRORS * error)
 
 
 @njit(cache=True, nogil=True)
-def agreement(sketch_LK: NDArray[np.uint8], status_L: NDArray[np.uint8], i: int, j: int) -> int:
-    """Number of equal sketch values; for folded documents all or none."""
+def resemblance(sketch_LW: NDArray[np.uint64], status_L: NDArray[np.uint8], packed: bool, i: int, j: int) -> float:
+    """Estimated similarity of two documents; folded ones are equal or they are not."""
     if status_L[i] != status_L[j]:
-        return 0
-    same = 0
-    for k in range(sketch_LK.shape[1]):
-        same += sketch_LK[i, k] == sketch_LK[j, k]
-    if status_L[i] == FOLDED and same < sketch_LK.shape[1]:
-        return 0
-    return same
+        return 0.0
+    if status_L[i] == FOLDED:
+        return 1.0 if sketch_LW[i, 0] == sketch_LW[j, 0] and sketch_LW[i, 1] == sketch_LW[j, 1] else 0.0
+    return estimate(sketch_LW[i], sketch_LW[j], packed)
 
 
 @njit(cache=True, nogil=True)
-def _push(pairs: NDArray[np.int64], count: int, i: int, j: int, agree: int) -> tuple[NDArray[np.int64], int]:
-    if count == pairs.shape[0]:
-        larger = np.empty((2 * count, 3), np.int64)
+def _push(
+    pairs: NDArray[np.int64], values: NDArray[np.float64], count: int, i: int, j: int, value: float
+) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
+    if count == values.size:
+        larger = np.empty((2 * count, 2), np.int64)
         larger[:count] = pairs
         pairs = larger
+        more = np.empty(2 * count, np.float64)
+        more[:count] = values
+        values = more
     pairs[count, 0] = i
     pairs[count, 1] = j
-    pairs[count, 2] = agree
-    return pairs, count + 1
+    values[count] = value
+    return pairs, values, count + 1
 
 
 @njit(cache=True, nogil=True)
 def bucket_pairs(
     members: NDArray[np.int64],
     starts: NDArray[np.int64],
-    sketch_LK: NDArray[np.uint8],
+    sketch_LW: NDArray[np.uint64],
+    packed: bool,
     status_L: NDArray[np.uint8],
     is_index_L: NDArray[np.bool_],
-    propose: int,
-    absorb: int,
+    propose: float,
+    absorb: float,
     rejected_L: NDArray[np.uint32],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
     """Verified pairs of all buckets.
 
     `members[starts[b]:starts[b + 1]]` are bucket b's documents, as indices that ascend in survivor order. Returns
-    pairs int64[P, 3] (i < j, agreement), a pair as often as it met, and totals int64[4]: comparisons made, pairs not
-    compared, hot buckets, largest bucket. Adds to rejected_L what was compared in vain.
+    pairs int64[P, 2] (i < j) and their estimates float64[P], a pair as often as it met, and totals int64[4]: comparisons
+    made, pairs not compared, hot buckets, largest bucket. Adds to rejected_L what was compared in vain.
     """
-    pairs = np.empty((1024, 3), np.int64)
+    pairs = np.empty((1024, 2), np.int64)
+    values = np.empty(1024, np.float64)
     count = 0
     totals = np.zeros(4, np.int64)
     leaders = np.empty(max(HOT, MAX_LEADERS), np.int64)
-    num_values = sketch_LK.shape[1]
+    num_words = sketch_LW.shape[1]
     for bucket in range(starts.size - 1):
         first = starts[bucket]
         last = starts[bucket + 1]
@@ -127,11 +130,11 @@ def bucket_pairs(
             if not is_index_L[j]:
                 for leader in range(num_leaders):
                     i = leaders[leader]
-                    agree = agreement(sketch_LK, status_L, i, j)
+                    value = resemblance(sketch_LW, status_L, packed, i, j)
                     compared += 1
-                    if agree >= propose:
-                        pairs, count = _push(pairs, count, i, j, agree)
-                        if agree >= absorb:
+                    if value >= propose:
+                        pairs, values, count = _push(pairs, values, count, i, j, value)
+                        if value >= absorb:
                             absorbed = True
                             break
                     else:
@@ -146,14 +149,13 @@ def bucket_pairs(
         if hot and num_loose > 1:
             for rotation in range(ROTATIONS):
                 keys = np.empty(num_loose, np.uint64)
-                # Values spread over the sketch: the bucket's own band, at least, cannot be all of them.
-                offset = (rotation * VALUES_PER_ROTATION * 7 + bucket * 11) % num_values
+                # A few of the sketch's bins, others in each rotation and bucket, decide who stands beside whom.
+                word = (rotation * 7 + bucket * 11) % num_words
+                mask = np.uint64((1 << BINS_PER_ROTATION) - 1)
                 for position in range(num_loose):
-                    key = np.uint64(0)
-                    for v in range(VALUES_PER_ROTATION):
-                        k = (offset + v * 7) % num_values
-                        key = (key << np.uint64(16)) | np.uint64(sketch_LK[loose[position], k] & 0xFFFF)
-                    keys[position] = key
+                    low = sketch_LW[loose[position], word] & mask
+                    high = sketch_LW[loose[position], (word + num_words // 2) % num_words] & mask
+                    keys[position] = (high << np.uint64(BINS_PER_ROTATION)) | low
                 order = np.argsort(keys, kind="mergesort")
                 for position in range(num_loose):
                     for other in range(position + 1, min(num_loose, position + 1 + NEIGHBOURS)):
@@ -161,10 +163,10 @@ def bucket_pairs(
                         j = max(loose[order[position]], loose[order[other]])
                         if is_index_L[j]:
                             continue
-                        agree = agreement(sketch_LK, status_L, i, j)
+                        value = resemblance(sketch_LW, status_L, packed, i, j)
                         compared += 1
-                        if agree >= propose:
-                            pairs, count = _push(pairs, count, i, j, agree)
+                        if value >= propose:
+                            pairs, values, count = _push(pairs, values, count, i, j, value)
                         else:
                             rejected_L[j] += np.uint32(1)
         totals[0] += compared
@@ -172,7 +174,7 @@ def bucket_pairs(
             totals[1] += size * (size - 1) // 2 - compared
             totals[2] += 1
         totals[3] = max(totals[3], size)
-    return pairs[:count], totals
+    return pairs[:count], values[:count], totals
 
 
 def read_keys(context: PairContext, kind: str, key_range: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -211,8 +213,8 @@ def pair_range(context: PairContext, key_range: int) -> dict[str, Any]:
     config = context.config
     propose, absorb = accept_at(config)
     members, starts = buckets(*read_keys(context, "bands", key_range))
-    found: list[NDArray[np.int64]] = []
-    rejections: list[NDArray[np.int64]] = []
+    pairs: list[list[NDArray[Any]]] = []
+    tested: list[list[NDArray[Any]]] = []
     totals = np.zeros(4, np.int64)
     num_own = context.works[0].num_documents
     for low, high in blocks(starts, BLOCK_DOCUMENTS):
@@ -222,41 +224,43 @@ def pair_range(context: PairContext, key_range: int) -> dict[str, Any]:
         order = survivor_order(columns, documents, num_own, config.source_priority)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
-        sketch = np.ascontiguousarray(columns["sketch"][order]).view(sketch_dtype(config))
         ranked = documents[order]
         rejected = np.zeros(len(order), np.uint32)
-        pairs, block_totals = bucket_pairs(
+        found, values, block_totals = bucket_pairs(
             rank[inverse.reshape(-1)],
             starts[low : high + 1] - starts[low],
-            sketch,
+            sketch_words_of(columns, order),
+            config.sketch == "fast",
             columns["status"][order],
             ranked >= num_own,
             propose,
             absorb,
             rejected,
         )
-        _, once = np.unique(pairs[:, 0] * len(order) + pairs[:, 1], return_index=True)
-        pairs = pairs[once]
-        found.append(np.column_stack([ranked[pairs[:, 0]], ranked[pairs[:, 1]], pairs[:, 2]]))
+        _, once = np.unique(found[:, 0] * len(order) + found[:, 1], return_index=True)
+        pairs.append([ranked[found[once, 0]], ranked[found[once, 1]], values[once]])
         missed = np.flatnonzero(rejected)
-        rejections.append(np.column_stack([ranked[missed], rejected[missed].astype(np.int64)]))
+        tested.append([ranked[missed], rejected[missed]])
         totals[:3] += block_totals[:3]
         totals[3] = max(totals[3], block_totals[3])
-    pairs = np.concatenate([np.zeros((0, 3), np.int64), *found])
-    tested = np.concatenate([np.zeros((0, 2), np.int64), *rejections])
     name = f"{unit_name(key_range)}.arrow"
     files = {
         "pairs": write_columns(context.folder.child("pairs"), name, PAIR_SCHEMA, pairs),
         "tested": write_columns(context.folder.child("tested"), name, TESTED_SCHEMA, tested),
     }
     return {
-        "pairs": len(pairs),
+        "pairs": files["pairs"]["rows"],
         "compared": int(totals[0]),
         "not_compared": int(totals[1]),
         "hot_buckets": int(totals[2]),
         "largest_bucket": int(totals[3]),
         "files": files,
     }
+
+
+def sketch_words_of(columns: dict[str, Any], order: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """uint64[L, W]: gathered sketches in the given order."""
+    return np.ascontiguousarray(columns["sketch"][order]).view(np.uint64)
 
 
 def blocks(starts: NDArray[np.int64], most: int) -> list[tuple[int, int]]:
@@ -271,13 +275,16 @@ def blocks(starts: NDArray[np.int64], most: int) -> list[tuple[int, int]]:
     return out
 
 
-def write_columns(folder: Folder, name: str, schema: pa.Schema, rows: NDArray[np.int64]) -> dict[str, Any]:
-    """Commit the columns of a 2-D array as one Arrow batch; returns the manifest entry."""
-    arrays = [pa.array(rows[:, i]).cast(field.type) for i, field in enumerate(schema)]
+def write_columns(
+    folder: Folder, name: str, schema: pa.Schema, parts: Sequence[Sequence[NDArray[Any]]]
+) -> dict[str, Any]:
+    """Commit parts, each a list of columns, as one Arrow batch; returns the manifest entry."""
+    empty = [np.zeros(0, field.type.to_pandas_dtype()) for field in schema]
+    columns = [np.concatenate(column) for column in zip(empty, *parts, strict=True)]
     with folder.create(name) as sink:
         with pa.ipc.new_file(sink, schema) as writer:
-            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-        sink.rows = len(rows)
+            writer.write_batch(pa.record_batch([pa.array(column) for column in columns], schema=schema))
+        sink.rows = len(columns[0])
     return folder.entry(name, sink).as_json()
 
 

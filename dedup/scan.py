@@ -21,7 +21,7 @@ from taojin.core.text import hash_bytes
 from taojin.dedup.bands import KeyWriter, band_keys
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.exact import EXACT_BYTES, exact_hashes, exact_keys
-from taojin.dedup.sketch import Sketches, sketch_array, sketch_dtype, text_buffers
+from taojin.dedup.sketch import Sketches, sketch_array, sketch_words, text_buffers
 
 
 class ScanContext(NamedTuple):
@@ -34,7 +34,7 @@ def sidecar_schema(plan: Plan, config: DedupConfig) -> pa.Schema:
     """Columns of a sidecar; id, source and quality only where the input has them."""
     fields = [
         pa.field("exact", pa.binary(EXACT_BYTES)),
-        pa.field("sketch", pa.binary(config.num_hashes * np.dtype(sketch_dtype(config)).itemsize)),
+        pa.field("sketch", pa.binary(8 * sketch_words(config))),
         pa.field("shingles", pa.uint32()),
         pa.field("chars", pa.uint32()),
         pa.field("bytes", pa.uint32()),
@@ -157,7 +157,7 @@ def _add_keys(
 ) -> None:
     size = len(sketches.status) * config.bands
     keys, rows = np.empty(size, np.uint64), np.empty(size, np.uint32)
-    count = band_keys(sketches.sketch, sketches.status, first_row, config.bands, config.rows, keys, rows)
+    count = band_keys(sketches.lanes, sketches.status, first_row, config.bands, config.rows, keys, rows)
     bands.add(keys[:count], rows[:count])
     present = np.flatnonzero(sketches.status < EMPTY)
     exact.add(exact_keys(hashes)[present], (present + first_row).astype(np.uint32))

@@ -9,7 +9,7 @@ K = 256 (0.005 at 128), but the best of many does more often: where a document w
 and the acceptance is within 2.5 standard errors of the threshold, its component is judged again with exact shingles
 deciding the borderline. `exact` verification settles every pair by shingles.
 
-Suffixes: _N documents of the group in survivor order, _E pairs, _K sketch values.
+Suffixes: _N documents of the group in survivor order, _E pairs, _W words of a sketch.
 """
 
 from typing import Any, NamedTuple
@@ -24,10 +24,10 @@ from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
 from taojin.dedup.clusters import connected_components
 from taojin.dedup.config import DedupConfig
-from taojin.dedup.pairs import agreement, read_columns
+from taojin.dedup.pairs import read_columns, resemblance, sketch_words_of
 from taojin.dedup.shingles import intersection_size
 from taojin.dedup.sidecars import ORDER_COLUMNS, WorkView, gather, survivor_order
-from taojin.dedup.sketch import estimates, sketch_dtype, standard_error
+from taojin.dedup.sketch import standard_error
 
 SMALL = 64
 FEW = 8
@@ -72,24 +72,23 @@ def jaccard(i: int, j: int, set_starts_N: NDArray[np.int64], sets: NDArray[np.ui
 def similarity(
     i: int,
     j: int,
-    agree: int,
-    sketch_NK: NDArray[np.uint8],
+    value: float,
+    sketch_NW: NDArray[np.uint64],
     status_N: NDArray[np.uint8],
-    estimate_K: NDArray[np.float64],
+    packed: bool,
     settle_above: float,
     settle_below: float,
     set_starts_N: NDArray[np.int64],
     sets: NDArray[np.uint64],
 ) -> tuple[float, int]:
-    """(similarity, how it is known). `agree` < 0: not compared yet. Exact where the estimate lies in the settled band."""
-    if agree < 0:
-        agree = agreement(sketch_NK, status_N, i, j)
-    estimate = estimate_K[agree]
+    """(similarity, how it is known). `value`: its estimate, < 0 where there is none yet. Exact in the settled band."""
+    if value < 0:
+        value = resemblance(sketch_NW, status_N, packed, i, j)
     if status_N[i] == FOLDED:
-        return estimate, BY_HASH
-    if settle_above <= estimate and estimate < settle_below:
+        return value, BY_HASH
+    if settle_above <= value and value < settle_below:
         return jaccard(i, j, set_starts_N, sets), BY_EXACT
-    return estimate, BY_SKETCH
+    return value, BY_SKETCH
 
 
 @njit(cache=True, nogil=True)
@@ -99,11 +98,11 @@ def judge(
     rejected_N: NDArray[np.int64],
     link_starts_N: NDArray[np.int64],
     links: NDArray[np.int64],
-    link_agree: NDArray[np.int64],
-    sketch_NK: NDArray[np.uint8],
+    link_value: NDArray[np.float64],
+    sketch_NW: NDArray[np.uint64],
     status_N: NDArray[np.uint8],
     threshold: float,
-    estimate_K: NDArray[np.float64],
+    packed: bool,
     settle_above: float,
     settle_below: float,
     set_starts_N: NDArray[np.int64],
@@ -135,17 +134,17 @@ def judge(
                 if stage < 2:
                     for link in range(link_starts_N[i], link_starts_N[i + 1]):
                         j = links[link]
-                        agree = link_agree[link]
+                        known = link_value[link]
                         if stage == 1:
                             if j >= i or survivor_N[j] == j:
                                 continue
                             j = survivor_N[j]
-                            agree = -1
+                            known = -1.0
                         if j >= i or survivor_N[j] != j or tried[j] == i:
                             continue
                         tried[j] = i
                         value, verified = similarity(
-                            i, j, agree, sketch_NK, status_N, estimate_K, settle_above, settle_below, set_starts_N, sets
+                            i, j, known, sketch_NW, status_N, packed, settle_above, settle_below, set_starts_N, sets
                         )
                         if value >= threshold:
                             if value > best_similarity or (value == best_similarity and j < best):
@@ -160,9 +159,9 @@ def judge(
                                 i,
                                 j,
                                 -1,
-                                sketch_NK,
+                                sketch_NW,
                                 status_N,
-                                estimate_K,
+                                packed,
                                 settle_above,
                                 settle_below,
                                 set_starts_N,
@@ -194,13 +193,13 @@ def settled_band(config: DedupConfig, settled: bool) -> tuple[float, float]:
 
 
 def borderline(config: DedupConfig) -> float:
-    return config.threshold + BORDERLINE_ERRORS * standard_error(config.threshold, config.num_hashes)
+    return config.threshold + BORDERLINE_ERRORS * standard_error(config.threshold, config)
 
 
 def judge_group(context: GroupContext, group: int) -> dict[str, Any]:
     """Judge the components of one group → <groups>-verdicts/<group>.arrow; lists those that want exact shingles."""
     works, config, folder, groups, settled = context
-    a, b, agree, rejections = read_group(folder, groups, group)
+    a, b, estimated, rejections = read_group(folder, groups, group)
     documents = np.unique(np.concatenate([a, b]))
     num_own = works[0].num_documents
     columns = gather(works, documents, ("sketch", "status", "id", *ORDER_COLUMNS))
@@ -210,8 +209,8 @@ def judge_group(context: GroupContext, group: int) -> dict[str, Any]:
     ranked = documents[order]
     left, right = rank[np.searchsorted(documents, a)], rank[np.searchsorted(documents, b)]
     component_N = connected_components(len(ranked), left, right)
-    starts, links, link_agree = adjacency(len(ranked), left, right, agree)
-    sketch = np.ascontiguousarray(columns["sketch"][order]).view(sketch_dtype(config))
+    starts, links, link_value = adjacency(len(ranked), left, right, estimated)
+    sketch = sketch_words_of(columns, order)
     status = columns["status"][order]
     is_index = ranked >= num_own
     set_starts, sets = np.zeros(len(ranked) + 1, np.int64), np.zeros(0, np.uint64)
@@ -222,7 +221,7 @@ def judge_group(context: GroupContext, group: int) -> dict[str, Any]:
     verified = np.zeros(len(ranked), np.uint8)
     compared = np.empty(len(ranked), np.int64)
     judge(
-        component_N, is_index, rejections[order], starts, links, link_agree, sketch, status, config.threshold, estimates(config),
+        component_N, is_index, rejections[order], starts, links, link_value, sketch, status, config.threshold, config.sketch == "fast",
         *settled_band(config, settled), set_starts, sets, survivor, value, verified, compared,
     )  # fmt: skip
     removed = survivor != np.arange(len(ranked))
@@ -231,7 +230,7 @@ def judge_group(context: GroupContext, group: int) -> dict[str, Any]:
         unsure = removed & (compared > FEW) & (value < borderline(config)) & (status != FOLDED)
         wanting = np.unique(component_N[unsure])
     judged = ~np.isin(component_N, wanting)
-    verified_pair, values = pair_similarities(config, settled, left, right, agree, sketch, status, set_starts, sets)
+    verified_pair, values = pair_similarities(config, settled, left, right, estimated, sketch, status, set_starts, sets)
     component, linked = final_components(ranked, left, right, verified_pair, survivor, num_own)
     if config.keep_none:
         how = BY_EXACT if config.verify == "exact" else BY_SKETCH
@@ -255,7 +254,7 @@ def judge_group(context: GroupContext, group: int) -> dict[str, Any]:
         sink.rows = len(table)
     unsettled = np.isin(component_N[left], wanting)
     with folder.child(f"{groups}-unsettled").create(name) as rest:
-        np.save(rest, np.column_stack([a[unsettled], b[unsettled], agree[unsettled]]))
+        np.save(rest, np.column_stack([a[unsettled], b[unsettled], estimated[unsettled]]))
         rest.rows = int(unsettled.sum())
     return {
         "members": len(ranked),
@@ -269,24 +268,24 @@ def judge_group(context: GroupContext, group: int) -> dict[str, Any]:
 
 
 def adjacency(
-    num_documents: int, left: NDArray[np.int64], right: NDArray[np.int64], agree: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(starts int64[N + 1], neighbours, agreement): both directions of every pair, neighbours ascending."""
+    num_documents: int, left: NDArray[np.int64], right: NDArray[np.int64], value: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """(starts int64[N + 1], neighbours, estimates): both directions of every pair, neighbours ascending."""
     source = np.concatenate([left, right])
     target = np.concatenate([right, left])
     order = np.lexsort((target, source))
     starts = np.searchsorted(source[order], np.arange(num_documents + 1))
-    return starts, target[order], np.concatenate([agree, agree])[order]
+    return starts, target[order], np.concatenate([value, value])[order]
 
 
 @njit(cache=True, nogil=True)
 def _pair_similarities(
     left: NDArray[np.int64],
     right: NDArray[np.int64],
-    agree: NDArray[np.int64],
-    sketch_NK: NDArray[np.uint8],
+    pair_value: NDArray[np.float64],
+    sketch_NW: NDArray[np.uint64],
     status_N: NDArray[np.uint8],
-    estimate_K: NDArray[np.float64],
+    packed: bool,
     settle_above: float,
     settle_below: float,
     set_starts_N: NDArray[np.int64],
@@ -297,10 +296,10 @@ def _pair_similarities(
         out_E[edge], _ = similarity(
             left[edge],
             right[edge],
-            agree[edge],
-            sketch_NK,
+            pair_value[edge],
+            sketch_NW,
             status_N,
-            estimate_K,
+            packed,
             settle_above,
             settle_below,
             set_starts_N,
@@ -313,8 +312,8 @@ def pair_similarities(
     settled: bool,
     left: NDArray[np.int64],
     right: NDArray[np.int64],
-    agree: NDArray[np.int64],
-    sketch: NDArray[np.uint8],
+    estimated: NDArray[np.float64],
+    sketch: NDArray[np.uint64],
     status: NDArray[np.uint8],
     set_starts: NDArray[np.int64],
     sets: NDArray[np.uint64],
@@ -322,7 +321,16 @@ def pair_similarities(
     """(verified bool[E], similarity float64[E]) of every pair of the group."""
     values = np.empty(len(left), np.float64)
     _pair_similarities(
-        left, right, agree, sketch, status, estimates(config), *settled_band(config, settled), set_starts, sets, values
+        left,
+        right,
+        estimated,
+        sketch,
+        status,
+        config.sketch == "fast",
+        *settled_band(config, settled),
+        set_starts,
+        sets,
+        values,
     )
     return values >= config.threshold, values
 
@@ -375,15 +383,15 @@ def best_partners(
 
 def read_group(
     folder: Folder, groups: str, group: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(a, b, agree, rejected): the group's pairs, and per document (ascending) its comparisons in vain."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """(a, b, estimate, rejected): the group's pairs, and per document (ascending) its comparisons in vain."""
     name = unit_name(group)
-    a, b, agree = (column.astype(np.int64) for column in read_columns(folder.child(groups), f"{name}.arrow"))
+    a, b, estimated = read_columns(folder.child(groups), f"{name}.arrow")
     documents, rejected = read_columns(folder.child(f"{groups}-tested"), f"{name}.arrow")
     involved = np.unique(np.concatenate([a, b]))
     counts = np.zeros(len(involved), np.int64)
     np.add.at(counts, np.searchsorted(involved, documents), rejected.astype(np.int64))
-    return a, b, agree, counts
+    return a, b, estimated, counts
 
 
 def load_sets(

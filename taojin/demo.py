@@ -4,7 +4,7 @@ Gathers a corpus from this Python installation (`taojin.demo_corpus`), removes i
 Ray, checks the output, and prints what went and why, three removals beside what stayed in their place, and
 where everything lies.
 
-Outputs: FOLDER/corpus (the raw Parquet shards), FOLDER/clean (the clean ones), FOLDER/work (plan, sidecars,
+Outputs: FOLDER/corpus (the raw Parquet shards), FOLDER/clean (the clean ones), FOLDER/clean.work (plan, sidecars,
 ledger). The tables go to stdout, progress to stderr.
 A rerun replaces these three folders, and only where the marker file says that the demo made them.
 """
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MARKER = ".taojin-demo.json"
-_MADE = ("corpus", "clean", "work")
+_WORK = "clean.work"  # what `taojin dedup` and `taojin check` take by default for an output named clean
+_MADE = ("corpus", "clean", _WORK)
 _MB = 1_000_000
 _UNIT_MB = 4  # small, so that this small corpus is several units
 
@@ -54,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TaojinError as error:
         print(f"taojin demo: {error}", file=sys.stderr)
         return error.exit_status
+    except OSError as error:
+        print(f"taojin demo: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("taojin demo: interrupted; run again to start over", file=sys.stderr)
         return 1
@@ -418,17 +422,18 @@ def print_examples(console: "Console", examples: Sequence[Example]) -> None:
 
 
 def marked(example: Example, *, plain: bool) -> tuple["Text", "Text"]:
-    """The two texts with what differs in colour or, for output without colours, as [-removed-] and {+survivor+}."""
+    """The two texts with what differs in colour or, for output without colours, in ⟦brackets⟧."""
     from rich.text import Text
 
     removed, survivor = Text(), Text()
-    for same, of_removed, of_survivor in difference(
-        _printable(example.removed_text), _printable(example.survivor_text)
-    ):
-        if of_removed:
-            removed.append(of_removed if same or not plain else f"[-{of_removed}-]", "" if same else "bold red")
-        if of_survivor:
-            survivor.append(of_survivor if same or not plain else f"{{+{of_survivor}+}}", "" if same else "bold green")
+    for same, *parts in difference(_printable(example.removed_text), _printable(example.survivor_text)):
+        for text, part, style in zip((removed, survivor), parts, ("bold red", "bold green"), strict=True):
+            if same or not plain or not part.strip():
+                text.append(part, "" if same else style)
+            else:
+                core = part.strip()
+                before, after = part.split(core, 1)
+                text.append(f"{before}⟦{core}⟧{after}", style)
     return removed, survivor
 
 
@@ -448,13 +453,13 @@ def print_places(console: "Console", folder: Path, ledger: Path, examples: Seque
         ("raw corpus", folder / "corpus"),
         ("clean documents", folder / "clean"),
         ("ledger", ledger),
-        ("work folder", folder / "work"),
+        ("work folder", folder / _WORK),
     ):
         line(f"  {what:<16}{path}")
     line("")
     line("What to type next", "bold")
     for example in examples:
-        line(f"  taojin explain {shlex.quote(str(folder / 'work'))} {shlex.quote(example.removal.document_id)}")
+        line(f"  taojin explain {shlex.quote(str(folder / _WORK))} {shlex.quote(example.removal.document_id)}")
     line("  taojin dedup --help")
 
 

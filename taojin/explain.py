@@ -22,19 +22,20 @@ from tyro.conf import Positional, arg
 from taojin.core.config import Config
 from taojin.core.corpus import Ordinals, Plan, Shard, Span, find_files, inspect_shard
 from taojin.core.errors import InputError
-from taojin.core.fold import BREAK, CODE_POINT_MASK, VANISH, load_fold_table
+from taojin.core.fold import BREAK, CLASS_SHIFT, CODE_POINT_MASK, VANISH, load_fold_table
 from taojin.core.reading import BadShardError, read_unit
 from taojin.core.status import EMPTY, STATUS_REASONS
 from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
 from taojin.core.text import SYMBOLS_PER_BYTE, hash_bytes
+from taojin.core.uris import last_part, split_query, with_suffix
 from taojin.dedup.bands import read_range
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.decide import Corpus
 from taojin.dedup.scan import columns_of
 from taojin.dedup.shingles import intersection_size, scratch_for, shingle_sets
 from taojin.dedup.sidecars import WorkView, gather
-from taojin.dedup.sketch import text_buffers
+from taojin.dedup.sketch import standard_error, text_buffers
 from taojin.report import REASON_WORDS
 
 SHOWN = 10  # documents listed of a cluster
@@ -63,7 +64,7 @@ class ExplainConfig(Config):
 
 
 class OpenWork(NamedTuple):
-    """A finished WORK folder. corpus.config holds the scan's and this decision's settings; others: decide folders not taken."""
+    """A finished WORK folder. corpus.config: settings of scan and decision; others: finished decisions not taken."""
 
     corpus: Corpus
     decide: Folder
@@ -91,14 +92,14 @@ def run_explain(config: ExplainConfig) -> int:
 
 def open_work(name: str) -> OpenWork:
     """WORK with its newest finished decision, or WORK/decide-…; raises InputError for anything else."""
-    path = name.rstrip("/")
+    path, query = split_query(name)
     folder, _, last = path.rpartition("/")
     chosen = last if last.startswith("decide-") else None
-    work = Folder((folder or ".") if chosen else path)
+    work = Folder((folder or ".") + query if chosen else path + query)
     if not work.exists("plan.json"):
         hint = ""
         if work.exists("_manifest.json") or work.exists("_taojin.json"):
-            hint = f"; this is an output, its WORK is {path}.work unless --work named another"
+            hint = f"; this is an output, its WORK is {with_suffix(name, '.work')} unless --work named another"
         raise InputError(f"{name}: expected a WORK folder (plan.json in it) or WORK/decide-…, found neither{hint}")
     corpus = open_corpus(work)
     num_units = len(corpus.plan.units)
@@ -264,7 +265,7 @@ def _name_of(corpus: Corpus, ordinal: int) -> str:
 
 
 def explain_document(opened: OpenWork, ordinal: int) -> dict[str, Any]:
-    """Everything that is known of one document, as plain values; see README for the keys."""
+    """Everything that is known of one document, as plain values (what --json prints)."""
     corpus, decide, settings, others = opened
     unit = int(np.searchsorted(corpus.ordinals.unit_first, ordinal, side="right")) - 1
     with decide.open(f"decisions/{unit_name(unit)}.arrow") as file:
@@ -335,7 +336,7 @@ def _explain_removed(opened: OpenWork, ordinal: int, unit: int, facts: dict[str,
     table = _table(decide, f"ledger/{unit_name(unit)}.parquet")
     entries = table.filter(pc.equal(table.column("position"), facts["document"]["position"])).to_pylist()
     if not entries:
-        raise InputError(f"{decide.uri}/ledger/{unit_name(unit)}.parquet: no row for this removal; run `taojin check`")
+        raise InputError(f"{decide.uri}: no ledger row for this removal; run `taojin check`")
     entry = entries[0]
     facts["verified"] = entry["verified"]
     facts["why"] = reason_in_words(entry, settings, corpus.config)
@@ -377,9 +378,8 @@ def reason_in_words(entry: dict[str, Any], settings: dict[str, Any], config: Ded
         return f"its bytes are those of {stays}"
     if reason == "folded_duplicate":
         return f"a text of fewer than {config.min_symbols} symbols that equals {stays}, once folded"
-    error = (config.threshold * (1 - config.threshold) / config.num_hashes) ** 0.5
     how = {
-        "sketch": f"estimated from {config.num_hashes} sketch values, standard error {error:.3f}",
+        "sketch": f"estimated from sketches, standard error up to {standard_error(config.threshold, config):.3f}",
         "exact": "by exact shingles",
         "hash": "equal once folded",
     }[entry["verified"]]
@@ -411,7 +411,7 @@ def piece_of(ordinals: Ordinals, documents: NDArray[np.int64]) -> NDArray[np.int
 
 
 def read_rows(corpus: Corpus, documents: NDArray[np.int64], names: Sequence[str]) -> pa.Table:
-    """Columns of the input for documents (ascending ordinals), as they were read by the scan. Reads touched pieces only."""
+    """Columns of the input for documents (ascending ordinals), as the scan read them. Reads touched pieces only."""
     plan, config, ordinals, _ = corpus
     schema = pa.schema([plan.schema.field(name) for name in names])
     parts = []
@@ -422,7 +422,9 @@ def read_rows(corpus: Corpus, documents: NDArray[np.int64], names: Sequence[str]
         number = piece - int(ordinals.shard_first_piece[shard])
         first = int(ordinals.piece_first[piece])
         span = Span(shard, number, number + 1)
-        for batch in read_unit(plan, [span], names, columns_of(config), config.max_document_bytes, skip_bad=config.skip_bad_units):
+        for batch in read_unit(
+            plan, [span], names, columns_of(config), config.max_document_bytes, skip_bad=config.skip_bad_units
+        ):
             low, high = np.searchsorted(wanted, [first, first + batch.rows.num_rows])
             if low < high:
                 parts.append(batch.rows.take(pa.array(wanted[low:high] - first)))
@@ -563,9 +565,10 @@ def _folded(text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     """(folded characters, where each one is in `text`): what ends a run or vanishes is left out."""
     codes = _code_points(text)
     entries = load_fold_table().table[codes]
-    kinds = entries >> 21
+    kinds = entries >> np.uint32(CLASS_SHIFT)
     kept = np.flatnonzero((kinds != BREAK) & (kinds != VANISH))
-    return (entries & CODE_POINT_MASK)[kept], kept
+    folded: NDArray[np.uint32] = (entries & np.uint32(CODE_POINT_MASK))[kept]
+    return folded, kept.astype(np.int64)
 
 
 def _seeds(codes: NDArray[np.uint32]) -> NDArray[np.uint64]:
@@ -641,7 +644,7 @@ def fact_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         lines += _evidence_lines(evidence)
     if facts["no_evidence_because"]:
         lines.append(("texts", f"not shown: {facts['no_evidence_because']}"))
-    decision = facts["decide"].rsplit("/", 1)[-1]
+    decision = last_part(facts["decide"])
     if facts["other_decisions"]:
         decision += f", the newest; also there: {', '.join(facts['other_decisions'])}"
     lines.append(("decision", decision))
@@ -692,9 +695,7 @@ def _favour_table(facts: dict[str, Any]) -> Any:
         place = f"{other['shard']}#{other['row']}"
         name = place if other["id"] == place else f"{other['id']} ({place})"
         exact = "" if other["exact_jaccard"] is None else f"{other['exact_jaccard']:.3f}"
-        table.add_row(
-            visible(name), f"{other['characters']:,}", f"{other['similarity']:.3f}", other["verified"], exact
-        )
+        table.add_row(visible(name), f"{other['characters']:,}", f"{other['similarity']:.3f}", other["verified"], exact)
     return table
 
 
@@ -769,7 +770,7 @@ def cut_short(spans: Spans) -> Spans:
 
 
 def fold_cells(spans: Spans, width: int) -> list[Spans]:
-    """Cut spans into lines of at most `width` terminal cells; a full-width character takes two. ⟦⟧ encloses differences."""
+    """Cut spans into lines of at most `width` terminal cells (full-width: two); ⟦⟧ encloses differences."""
     from rich.cells import cell_len
 
     lines: list[Spans] = [[]]

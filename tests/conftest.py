@@ -2,7 +2,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import naive
+from tests import naive
 import pytest
 from hypothesis import HealthCheck, settings
 

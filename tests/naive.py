@@ -1,7 +1,7 @@
 """Slow, obvious oracles for the kernels: plain Python integers and sets, nothing shared with the code under test.
 
-The two exceptions are `exact_greedy` and `exact_pairs`, which numba runs because thousands of documents are compared with
-each other; `tests/test_templates.py` holds them against plain sets first.
+The one exception is `exact_greedy`, which numba runs because thousands of documents are compared with each other;
+`tests/test_templates.py` holds it against plain sets first.
 """
 
 from collections import defaultdict
@@ -267,52 +267,25 @@ def exact_greedy(sets: ShingleSets, order: NDArray[np.int64], threshold: float) 
     return kept
 
 
-@njit(cache=True)
-def _candidates(
-    starts: NDArray[np.int64], ranks: NDArray[np.uint64], prefixes: NDArray[np.int64], heads: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs (earlier, later) that share a value among their `prefixes` smallest."""
-    num_documents = starts.size - 1
-    posted = np.empty(heads[-1], np.int64)
-    filled = heads[:-1].copy()
-    seen = np.full(num_documents, -1, np.int64)
-    a = [np.int64(0) for _ in range(0)]
-    b = [np.int64(0) for _ in range(0)]
-    for d in range(num_documents):
-        for p in range(starts[d], starts[d] + prefixes[d]):
-            rank = np.int64(ranks[p])
-            for q in range(heads[rank], filled[rank]):
-                if seen[posted[q]] != d:
-                    seen[posted[q]] = d
-                    a.append(posted[q])
-                    b.append(np.int64(d))
-            posted[filled[rank]] = d
-            filled[rank] += 1
-    return np.array(a), np.array(b)
-
-
-def exact_pairs(sets: ShingleSets, threshold: float) -> list[tuple[int, int]]:
-    """Every pair (a < b) with J ≥ threshold, through the rarest shingles: two such sets share one of the first
-    n − ⌈threshold · n⌉ + 1 of each (Chaudhuri, Ganti, Kaushik 2006, prefix filter). For data where most share a template.
+def exact_pairs_of_templates(sets: ShingleSets, threshold: float) -> list[tuple[int, int]]:
+    """Every pair (a < b) with J ≥ threshold where a template, the shingles that more than half of the sets hold, is
+    not enough to reach it: such pairs share something else too.
     """
-    _, inverse, counts = np.unique(sets.values, return_inverse=True, return_counts=True)
-    rank = np.empty(len(counts), np.uint64)
-    rank[np.argsort(counts, kind="stable")] = np.arange(len(counts), dtype=np.uint64)
-    document = np.repeat(np.arange(len(sets.starts) - 1), np.diff(sets.starts))
-    ranks = rank[inverse.reshape(-1)]
-    ranks = ranks[np.lexsort((ranks, document))]
-    sizes = np.diff(sets.starts)
-    prefixes = np.minimum(sizes, sizes - np.ceil(threshold * sizes - 1e-9).astype(np.int64) + 1)
-    within = np.arange(len(ranks)) - np.repeat(sets.starts[:-1], sizes)
-    posted = ranks[within < np.repeat(prefixes, sizes)].astype(np.int64)
-    heads = np.concatenate([[0], np.cumsum(np.bincount(posted, minlength=len(rank)))]).astype(np.int64)
-    a, b = _candidates(sets.starts, ranks, prefixes, heads)
-    found = []
-    for i, j in zip(a.tolist(), b.tolist(), strict=True):
-        common = _common(ranks, sets.starts[i], sets.starts[i + 1], sets.starts[j], sets.starts[j + 1])
-        if common >= threshold * (sizes[i] + sizes[j] - common) - 1e-9:
-            found.append((i, j))
-    return found
+    num_documents = len(sets.starts) - 1
+    values, inverse, counts = np.unique(sets.values, return_inverse=True, return_counts=True)
+    document = np.repeat(np.arange(num_documents), np.diff(sets.starts))
+    of_template = (counts > num_documents / 2)[inverse.reshape(-1)]
+    shared = np.bincount(document, of_template, num_documents)
+    own = np.bincount(document, ~of_template, num_documents)
+    reached = shared.max() / (shared.max() + 2 * own.min())
+    assert reached < threshold, f"two sets may reach {reached} by their template alone"
+    postings: list[list[int]] = [[] for _ in range(len(values))]
+    pairs: set[tuple[int, int]] = set()
+    rare = np.flatnonzero(~of_template)
+    for d, value in zip(document[rare].tolist(), inverse.reshape(-1)[rare].tolist(), strict=True):
+        pairs.update((other, d) for other in postings[value])
+        postings[value].append(d)
+    return sorted(pair for pair in pairs if jaccard(sets[pair[0]], sets[pair[1]]) >= threshold - 1e-12)
 
 
 def greedy_over_pairs(num_documents: int, pairs: Iterable[tuple[int, int]], order: Iterable[int]) -> NDArray[np.bool_]:

@@ -2,9 +2,9 @@
 
 import contextlib
 import json
-import os
 import random
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -391,8 +391,7 @@ def test_a_file_size_limit_is_one_line(tmp_path: Path) -> None:
     # Kernels are compiled before the limit holds for their cache too.
     assert dedup(corpus, tmp_path / "warm").status == 0
     done = subprocess.run(
-        ["python3", "-c", script, *map(str, arguments)],
-        executable=os.sys.executable,  # type: ignore[attr-defined]
+        [sys.executable, "-c", script, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,

@@ -148,8 +148,7 @@ def test_a_unit_without_keys_reads_back_as_none(tmp_path: Path) -> None:
     assert [list(read_range(folder, "keys.arrow", r, 4)) for r in range(4)] == [[]] * 4
 
 
-def test_arrays_may_be_reused_after_they_were_flushed_only(tmp_path: Path) -> None:
-    """The writer keeps what it was given until a run is full: entries must arrive unchanged by later batches."""
+def test_batches_arrive_in_the_order_in_which_they_were_added(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path))
     with folder.create("keys.arrow") as sink:
         writer = KeyWriter(sink, 1)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from naive import BREAK, LETTER, SURROGATE, SYMBOL, VANISH, fold, fold_entries
+from tests.naive import BREAK, LETTER, SURROGATE, SYMBOL, VANISH, fold, fold_entries
 from taojin.core.fold import NUM_CODE_POINTS, TABLE_PATH, FoldTable, load_fold_table
 from taojin.core.text import SYMBOLS_PER_BYTE
 

@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-import naive
+from tests import naive
 import numpy as np
 import pytest
 from hypothesis import example, given

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 import datasketch
-import naive
+from tests import naive
 import numpy as np
 import pyarrow as pa
 import pytest

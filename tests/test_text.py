@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import naive
+from tests import naive
 import numpy as np
 import pytest
 from hypothesis import example, given
