@@ -357,7 +357,7 @@ def make_plan(
         + [(EXTRA_COLUMN, pa.large_string())]
     )
     named = [(shard.path, jsonl_schema if schema is None else schema) for shard, schema in good]
-    rows = sum(max(piece.rows, piece.bytes // 1000) for shard in shards for piece in shard.pieces)
+    rows = sum(piece.rows if piece.rows >= 0 else piece.bytes // 1000 for shard in shards for piece in shard.pieces)
     return Plan(
         shards=shards,
         units=tuple(cut_units(shards, unit_bytes)),

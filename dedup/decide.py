@@ -90,7 +90,7 @@ def decide(corpora: Sequence[Corpus], config: DedupConfig, folder: Folder, stage
         "duplicate_ids": sum(stats["duplicate_ids"] for stats in twin_stats),
         "pairs": len(a),
         "compared": sum(stats["compared"] for stats in pair_stats),
-        "not_compared": sum(stats["not_compared"] for stats in pair_stats),
+        "possible": sum(stats["possible"] for stats in pair_stats),
         "hot_buckets": sum(stats["hot_buckets"] for stats in pair_stats),
         "largest_bucket": max((stats["largest_bucket"] for stats in pair_stats), default=0),
         "settled_by_shingles": judge.settled,

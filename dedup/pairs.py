@@ -24,7 +24,7 @@ from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
 from taojin.dedup.bands import read_range
 from taojin.dedup.config import DedupConfig
-from taojin.dedup.sidecars import ORDER_COLUMNS, WorkView, gather, survivor_order
+from taojin.dedup.sidecars import WorkView, gather, order_columns, survivor_order
 from taojin.dedup.sketch import estimate, standard_error
 
 HOT = 64
@@ -36,6 +36,8 @@ BINS_PER_ROTATION = 16
 PROPOSE_ERRORS = 4.0
 ABSORB_ERRORS = 1.5
 BLOCK_DOCUMENTS = 1_000_000
+
+_SCATTER = np.uint64(0x9E3779B97F4A7C15)  # odd: multiplication by it is a bijection
 
 PAIR_SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("estimate", pa.float64())])
 TESTED_SCHEMA = pa.schema([("document", pa.int64()), ("rejected", pa.uint32())])
@@ -77,11 +79,14 @@ def _push(
     pairs: NDArray[np.int64], values: NDArray[np.float64], count: int, i: int, j: int, value: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
     if count == values.size:
+        # Loops: slice assignment takes numba seconds longer to compile.
         larger = np.empty((2 * count, 2), np.int64)
-        larger[:count] = pairs
-        pairs = larger
         more = np.empty(2 * count, np.float64)
-        more[:count] = values
+        for row in range(count):
+            larger[row, 0] = pairs[row, 0]
+            larger[row, 1] = pairs[row, 1]
+            more[row] = values[row]
+        pairs = larger
         values = more
     pairs[count, 0] = i
     pairs[count, 1] = j
@@ -100,32 +105,30 @@ def bucket_pairs(
     propose: float,
     absorb: float,
     rejected_L: NDArray[np.uint32],
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """Verified pairs of all buckets.
+    loose: NDArray[np.int64],
+    loose_starts: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
+    """Verified pairs of all buckets among leaders and those who follow them.
 
-    `members[starts[b]:starts[b + 1]]` are bucket b's documents, as indices that ascend in survivor order. Returns
-    pairs int64[P, 2] (i < j) and their estimates float64[P], a pair as often as it met, and totals int64[4]: comparisons
-    made, pairs not compared, hot buckets, largest bucket. Adds to rejected_L what was compared in vain.
+    members[starts[b]:starts[b + 1]] are bucket b's documents, as indices that ascend in survivor order. Returns pairs
+    int64[P, 2] (i < j), a pair as often as it met, their estimates float64[P], and the number of comparisons. Adds to
+    rejected_L what was compared in vain. What no leader of a hot bucket resembled goes to `loose`, bucket by bucket:
+    loose_starts int64[buckets + 1].
     """
     pairs = np.empty((1024, 2), np.int64)
     values = np.empty(1024, np.float64)
     count = 0
-    totals = np.zeros(4, np.int64)
-    leaders = np.empty(max(HOT, MAX_LEADERS), np.int64)
-    num_words = sketch_LW.shape[1]
+    compared = 0
+    num_loose = 0
+    leaders = np.empty(HOT, np.int64)
     for bucket in range(starts.size - 1):
         first = starts[bucket]
         last = starts[bucket + 1]
-        size = last - first
-        ordered = np.sort(members[first:last])
-        hot = size > HOT
-        most = MAX_LEADERS if hot else HOT
+        most = HOT if last - first <= HOT else MAX_LEADERS
         num_leaders = 0
-        compared = 0
-        loose = np.empty(size if hot else 0, np.int64)
-        num_loose = 0
-        for position in range(size):
-            j = ordered[position]
+        loose_starts[bucket] = num_loose
+        for member in range(first, last):
+            j = members[member]
             absorbed = False
             if not is_index_L[j]:
                 for leader in range(num_leaders):
@@ -143,38 +146,53 @@ def bucket_pairs(
                 if num_leaders < most:
                     leaders[num_leaders] = j
                     num_leaders += 1
-                elif hot:
+                else:
                     loose[num_loose] = j
                     num_loose += 1
-        if hot and num_loose > 1:
-            for rotation in range(ROTATIONS):
-                keys = np.empty(num_loose, np.uint64)
-                # A few of the sketch's bins, others in each rotation and bucket, decide who stands beside whom.
-                word = (rotation * 7 + bucket * 11) % num_words
-                mask = np.uint64((1 << BINS_PER_ROTATION) - 1)
-                for position in range(num_loose):
-                    low = sketch_LW[loose[position], word] & mask
-                    high = sketch_LW[loose[position], (word + num_words // 2) % num_words] & mask
-                    keys[position] = (high << np.uint64(BINS_PER_ROTATION)) | low
-                order = np.argsort(keys, kind="mergesort")
-                for position in range(num_loose):
-                    for other in range(position + 1, min(num_loose, position + 1 + NEIGHBOURS)):
-                        i = min(loose[order[position]], loose[order[other]])
-                        j = max(loose[order[position]], loose[order[other]])
-                        if is_index_L[j]:
-                            continue
-                        value = resemblance(sketch_LW, status_L, packed, i, j)
-                        compared += 1
-                        if value >= propose:
-                            pairs, values, count = _push(pairs, values, count, i, j, value)
-                        else:
-                            rejected_L[j] += np.uint32(1)
-        totals[0] += compared
-        if hot:
-            totals[1] += size * (size - 1) // 2 - compared
-            totals[2] += 1
-        totals[3] = max(totals[3], size)
-    return pairs[:count], values[:count], totals
+    loose_starts[starts.size - 1] = num_loose
+    return pairs[:count], values[:count], compared
+
+
+@njit(cache=True, nogil=True)
+def neighbour_pairs(
+    ordered: NDArray[np.int64],
+    sketch_LW: NDArray[np.uint64],
+    packed: bool,
+    status_L: NDArray[np.uint8],
+    is_index_L: NDArray[np.bool_],
+    propose: float,
+    rejected_L: NDArray[np.uint32],
+) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
+    """Verified pairs of each document with the NEIGHBOURS that follow it in `ordered`. Returns as `bucket_pairs`."""
+    pairs = np.empty((1024, 2), np.int64)
+    values = np.empty(1024, np.float64)
+    count = 0
+    compared = 0
+    for position in range(ordered.size):
+        for other in range(position + 1, min(ordered.size, position + 1 + NEIGHBOURS)):
+            i = min(ordered[position], ordered[other])
+            j = max(ordered[position], ordered[other])
+            if not is_index_L[j]:
+                value = resemblance(sketch_LW, status_L, packed, i, j)
+                compared += 1
+                if value >= propose:
+                    pairs, values, count = _push(pairs, values, count, i, j, value)
+                else:
+                    rejected_L[j] += np.uint32(1)
+    return pairs[:count], values[:count], compared
+
+
+def near_alike_orders(loose: NDArray[np.int64], sketch_LW: NDArray[np.uint64], bucket: int) -> list[NDArray[np.int64]]:
+    """Orders of a hot bucket's loose documents in which those that agree in some bins of the sketch stand side by side."""
+    num_words = sketch_LW.shape[1]
+    mask = np.uint64((1 << BINS_PER_ROTATION) - 1)
+    orders = []
+    for rotation in range(ROTATIONS):
+        word = (rotation * 7 + bucket * 11) % num_words
+        low = sketch_LW[loose, word] & mask
+        high = sketch_LW[loose, (word + num_words // 2) % num_words] & mask
+        orders.append(loose[np.argsort((high << np.uint64(BINS_PER_ROTATION)) | low, kind="stable")])
+    return orders
 
 
 def read_keys(context: PairContext, kind: str, key_range: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -197,15 +215,35 @@ def read_keys(context: PairContext, kind: str, key_range: int) -> tuple[NDArray[
 
 
 def buckets(keys: NDArray[np.uint64], ordinals: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(members, starts): ordinals of every key that occurs at least twice, key by key; starts int64[buckets + 1]."""
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    new = np.concatenate([[True], keys[1:] != keys[:-1]]) if keys.size else np.zeros(0, bool)
-    bounds = np.append(np.flatnonzero(new), keys.size)
+    """(members, starts): ordinals of every key that occurs at least twice, key by key; starts int64[buckets + 1].
+
+    Sorts one array in place of keys and their order, ten times faster: the low bits of each key make room for its index.
+    """
+    if not len(keys):
+        return np.zeros(0, np.int64), np.zeros(1, np.int64)
+    index_bits = np.uint64(max(1, (len(keys) - 1).bit_length()))
+    index_mask = (np.uint64(1) << index_bits) - np.uint64(1)
+    # Keys of one range share their top bits; scattered again, what is left of them is as telling as it can be.
+    packed = (keys * _SCATTER & ~index_mask) | np.arange(len(keys), dtype=np.uint64)
+    packed.sort()
+    same = (packed[1:] ^ packed[:-1]) <= index_mask
+    shared = np.zeros(len(keys), bool)
+    shared[1:] = same
+    shared[:-1] |= same
+    index = (packed[shared] & index_mask).astype(np.int64)
+    found = keys[index]
+    new = np.ones(len(found), bool)
+    new[1:] = found[1:] != found[:-1]
+    if np.count_nonzero(new) != len(np.unique(found)):
+        # Two keys met in all the bits that were left, interleaved.
+        order = np.lexsort((index, found))
+        index, found = index[order], found[order]
+        new[1:] = found[1:] != found[:-1]
+    bounds = np.append(np.flatnonzero(new), len(found))
     sizes = np.diff(bounds)
-    shared = sizes >= 2
-    members = ordinals[order][np.repeat(shared, sizes)]
-    return members, np.concatenate([[0], np.cumsum(sizes[shared])]).astype(np.int64)
+    twice = sizes >= 2
+    members = ordinals[index[np.repeat(twice, sizes)]]
+    return members, np.concatenate([[0], np.cumsum(sizes[twice])]).astype(np.int64)
 
 
 def pair_range(context: PairContext, key_range: int) -> dict[str, Any]:
@@ -215,34 +253,43 @@ def pair_range(context: PairContext, key_range: int) -> dict[str, Any]:
     members, starts = buckets(*read_keys(context, "bands", key_range))
     pairs: list[list[NDArray[Any]]] = []
     tested: list[list[NDArray[Any]]] = []
-    totals = np.zeros(4, np.int64)
+    totals = {"compared": 0, "possible": 0, "hot_buckets": 0, "largest_bucket": 0}
     num_own = context.works[0].num_documents
     for low, high in blocks(starts, BLOCK_DOCUMENTS):
         block = members[starts[low] : starts[high]]
         documents, inverse = np.unique(block, return_inverse=True)
-        columns = gather(context.works, documents, ("sketch", "status", *ORDER_COLUMNS))
+        columns = gather(context.works, documents, ("sketch", "status", *order_columns(config)))
         order = survivor_order(columns, documents, num_own, config.source_priority)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         ranked = documents[order]
         rejected = np.zeros(len(order), np.uint32)
-        found, values, block_totals = bucket_pairs(
-            rank[inverse.reshape(-1)],
-            starts[low : high + 1] - starts[low],
-            sketch_words_of(columns, order),
-            config.sketch == "fast",
-            columns["status"][order],
-            ranked >= num_own,
-            propose,
-            absorb,
-            rejected,
-        )
+        block_starts = starts[low : high + 1] - starts[low]
+        sizes = np.diff(block_starts)
+        sketch, status, is_index = sketch_words_of(columns, order), columns["status"][order], ranked >= num_own
+        rule = (sketch, config.sketch == "fast", status, is_index, propose)
+        loose, loose_starts = np.empty(len(block), np.int64), np.empty(len(block_starts), np.int64)
+        found, values, compared = bucket_pairs(
+            by_bucket(rank[inverse.reshape(-1)], sizes),
+            block_starts, *rule, absorb, rejected, loose, loose_starts,
+        )  # fmt: skip
+        all_found, all_values = [found], [values]
+        for bucket in np.flatnonzero(sizes > HOT).tolist():
+            rest = loose[loose_starts[bucket] : loose_starts[bucket + 1]]
+            for ordered in near_alike_orders(rest, sketch, bucket):
+                found, values, more = neighbour_pairs(ordered, *rule, rejected)
+                all_found.append(found)
+                all_values.append(values)
+                compared += more
+        found, values = np.concatenate(all_found), np.concatenate(all_values)
+        totals["compared"] += compared
+        totals["possible"] += int((sizes * (sizes - 1) // 2).sum())
+        totals["hot_buckets"] += int((sizes > HOT).sum())
+        totals["largest_bucket"] = max(totals["largest_bucket"], int(sizes.max(initial=0)))
         _, once = np.unique(found[:, 0] * len(order) + found[:, 1], return_index=True)
         pairs.append([ranked[found[once, 0]], ranked[found[once, 1]], values[once]])
         missed = np.flatnonzero(rejected)
         tested.append([ranked[missed], rejected[missed]])
-        totals[:3] += block_totals[:3]
-        totals[3] = max(totals[3], block_totals[3])
     name = f"{unit_name(key_range)}.arrow"
     files = {
         "pairs": write_columns(context.folder.child("pairs"), name, PAIR_SCHEMA, pairs),
@@ -250,12 +297,16 @@ def pair_range(context: PairContext, key_range: int) -> dict[str, Any]:
     }
     return {
         "pairs": files["pairs"]["rows"],
-        "compared": int(totals[0]),
-        "not_compared": int(totals[1]),
-        "hot_buckets": int(totals[2]),
-        "largest_bucket": int(totals[3]),
+        **totals,
         "files": files,
     }
+
+
+def by_bucket(members: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Members of each bucket ascending; `sizes`: members per bucket, in order."""
+    key = (np.repeat(np.arange(len(sizes)), sizes) << 32) | members
+    key.sort()
+    return key & 0xFFFFFFFF
 
 
 def sketch_words_of(columns: dict[str, Any], order: NDArray[np.int64]) -> NDArray[np.uint64]:

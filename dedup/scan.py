@@ -24,6 +24,10 @@ from taojin.dedup.exact import EXACT_BYTES, exact_hashes, exact_keys
 from taojin.dedup.sketch import Sketches, sketch_array, sketch_words, text_buffers
 
 
+# Rows collected into one sidecar batch: few batches make look-ups of single documents cheap; about 12 MB.
+SIDECAR_ROWS = 32_768
+
+
 class ScanContext(NamedTuple):
     plan: Plan
     config: DedupConfig
@@ -62,7 +66,8 @@ def scan_unit(context: ScanContext, unit: int) -> dict[str, Any]:
     names = [column for column in wanted if column in plan.schema.names]
     piece_rows: Counter[tuple[int, int]] = Counter()
     reasons: Counter[str] = Counter()
-    documents = text_bytes = chars = 0
+    documents = text_bytes = chars = written = 0
+    held: list[pa.RecordBatch] = []
     folders = {kind: work.child(kind) for kind in ("scan", "bands", "exact", "ids")}
     with (
         folders["scan"].create(name) as sidecar_sink,
@@ -85,7 +90,9 @@ def scan_unit(context: ScanContext, unit: int) -> dict[str, Any]:
             sketches = sketch_array(texts, config, batch.status)
             hashes = exact_hashes(texts)
             lengths = np.diff(text_buffers(texts)[1])
-            sidecar.write_batch(_sidecar_batch(batch, schema, config, sketches, hashes, lengths))
+            held.append(_sidecar_batch(batch, schema, config, sketches, hashes, lengths))
+            if documents + len(texts) - written >= SIDECAR_ROWS:
+                written += _write_held(sidecar, held)
             _add_keys(bands, exact, config, sketches, hashes, documents)
             if config.id_column in names:
                 _add_ids(ids, batch.rows.column(config.id_column), documents)
@@ -96,6 +103,7 @@ def scan_unit(context: ScanContext, unit: int) -> dict[str, Any]:
             documents += len(texts)
             text_bytes += int(lengths.sum())
             chars += int(sketches.num_chars.sum(dtype=np.int64))
+        _write_held(sidecar, held)
         for writer in (bands, exact, ids):
             writer.close()
         sidecar_sink.rows = documents
@@ -145,6 +153,16 @@ def fixed_binary(values: NDArray[Any]) -> pa.Array:
     """A 2-D array as one fixed-size binary value per row, without a copy."""
     width = values.shape[1] * values.itemsize
     return pa.Array.from_buffers(pa.binary(width), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def _write_held(sidecar: pa.ipc.RecordBatchFileWriter, held: list[pa.RecordBatch]) -> int:
+    """Write what was collected as one batch and forget it; returns its rows."""
+    if not held:
+        return 0
+    table = pa.Table.from_batches(held).combine_chunks()
+    held.clear()
+    sidecar.write_table(table)
+    return int(table.num_rows)
 
 
 def _add_keys(

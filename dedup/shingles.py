@@ -45,6 +45,17 @@ def roll_shingles(symbols: NDArray[np.uint64], count: int, ngram: int) -> int:
 
 
 @njit(cache=True, nogil=True)
+def keep_distinct(ordered: NDArray[np.uint64]) -> int:
+    """Move the distinct values of a sorted array to its front; returns how many."""
+    count = 0
+    for j in range(ordered.size):
+        if count == 0 or ordered[j] != ordered[count - 1]:
+            ordered[count] = ordered[j]
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
 def shingle_sets(
     data: NDArray[np.uint8],
     offsets_D: NDArray[np.int64],
@@ -64,17 +75,11 @@ def shingle_sets(
     for d in range(offsets_D.size - 1):
         count, _, _ = fold_symbols(data, offsets_D[d], offsets_D[d + 1], table, expansions, scratch)
         num_shingles = roll_shingles(scratch, count, ngram)
-        first = out_offsets_D[d]
-        last = first
-        if num_shingles > 0:
-            ordered = np.sort(scratch[:num_shingles])
-            out[last] = ordered[0]
-            last += 1
-            for j in range(1, num_shingles):
-                if ordered[j] != ordered[j - 1]:
-                    out[last] = ordered[j]
-                    last += 1
-        out_offsets_D[d + 1] = last
+        ordered = np.sort(scratch[:num_shingles])
+        num_distinct = keep_distinct(ordered)
+        for j in range(num_distinct):
+            out[out_offsets_D[d] + j] = ordered[j]
+        out_offsets_D[d + 1] = out_offsets_D[d] + num_distinct
 
 
 @njit(cache=True, nogil=True)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from taojin.core.corpus import POSITION_SHIFT
 from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
+from taojin.dedup.config import DedupConfig
 
 
 class WorkView(NamedTuple):
@@ -116,12 +117,21 @@ def survivor_order(
         )
         priority = found.to_numpy(zero_copy_only=False).astype(np.int64)
     priority[ordinals >= num_own] = -1
-    quality = np.asarray(columns["quality"], np.float64)
-    worst_last = np.where(np.isnan(quality), np.inf, -quality)
-    return np.lexsort((ordinals, -columns["chars"].astype(np.int64), worst_last, priority))
+    keys = [ordinals, -columns["chars"].astype(np.int64)]
+    if "quality" in columns:
+        quality = np.asarray(columns["quality"], np.float64)
+        keys.append(np.where(np.isnan(quality), np.inf, -quality))
+    return np.lexsort((*keys, priority))
 
 
-ORDER_COLUMNS = ("chars", "quality", "source")
+def order_columns(config: DedupConfig) -> list[str]:
+    """The sidecar columns that `survivor_order` reads under this config."""
+    names = ["chars"]
+    if config.source_priority:
+        names.append("source")
+    if config.quality_column:
+        names.append("quality")
+    return names
 
 
 def positions_of(work: WorkView, local: NDArray[np.int64]) -> NDArray[np.int64]:

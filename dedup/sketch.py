@@ -31,7 +31,7 @@ from taojin.core.fold import load_fold_table
 from taojin.core.status import BLANK, EMPTY, FOLDED, INVALID_UTF8, NULL, SKETCHED
 from taojin.core.text import fold_symbols, mix
 from taojin.dedup.config import SketchConfig
-from taojin.dedup.shingles import roll_shingles, scratch_for
+from taojin.dedup.shingles import keep_distinct, roll_shingles, scratch_for
 
 _0 = np.uint64(0)
 _1 = np.uint64(1)
@@ -184,8 +184,8 @@ def fill_lanes(
     num_lanes = np.uint64(lanes_K.size)
     hash_mask = (_1 << round_shift) - _1
     if count > _REPETITIVE:
-        shingles = np.unique(shingles[:count])
-        count = shingles.size
+        shingles = np.sort(shingles[:count])
+        count = keep_distinct(shingles)
     size = np.uint64(count)
     # K ln K balls fill K lanes, more or less: look after 5 K of them, then after every K.
     first = _1

@@ -4,8 +4,8 @@ A candidate survivor is, in this order: one that a pair links to the document; t
 links to it; any other survivor of the component, as long as it has at most SMALL of them. So every removal rests on a
 comparison with the very document that stays in its place.
 
-`sketch` verification decides by the estimate. One candidate at true J = 0.7 passes 0.8 with probability 0.0001 at
-K = 256 (0.005 at 128), but the best of many does more often: where a document was compared with more than FEW in vain
+`sketch` verification decides by the estimate. One candidate at true J = 0.75 passes 0.8 with probability 0.001 (1,024
+bins), but the best of many does more often: where a document was compared with more than FEW in vain
 and the acceptance is within 2.5 standard errors of the threshold, its component is judged again with exact shingles
 deciding the borderline. `exact` verification settles every pair by shingles.
 
@@ -26,11 +26,11 @@ from taojin.dedup.clusters import connected_components
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.pairs import read_columns, resemblance, sketch_words_of
 from taojin.dedup.shingles import intersection_size
-from taojin.dedup.sidecars import ORDER_COLUMNS, WorkView, gather, survivor_order
+from taojin.dedup.sidecars import WorkView, gather, order_columns, survivor_order
 from taojin.dedup.sketch import standard_error
 
 SMALL = 64
-FEW = 8
+FEW = 32
 BORDERLINE_ERRORS = 2.5
 
 BY_HASH, BY_SKETCH, BY_EXACT = range(3)
@@ -202,7 +202,7 @@ def judge_group(context: GroupContext, group: int) -> dict[str, Any]:
     a, b, estimated, rejections = read_group(folder, groups, group)
     documents = np.unique(np.concatenate([a, b]))
     num_own = works[0].num_documents
-    columns = gather(works, documents, ("sketch", "status", "id", *ORDER_COLUMNS))
+    columns = gather(works, documents, ("sketch", "status", "id", *order_columns(config)))
     order = survivor_order(columns, documents, num_own, config.source_priority)
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))

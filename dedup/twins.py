@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from taojin.core.tasks import unit_name
 from taojin.dedup.pairs import PairContext, buckets, read_keys
-from taojin.dedup.sidecars import ORDER_COLUMNS, gather, survivor_order
+from taojin.dedup.sidecars import gather, order_columns, survivor_order
 
 TWIN_SCHEMA = pa.schema([("document", pa.int64()), ("representative", pa.int64()), ("representative_id", pa.string())])
 
@@ -20,7 +20,7 @@ def twin_range(context: PairContext, key_range: int) -> dict[str, Any]:
     """Twins of one key range → twins/<range>.arrow, by document; counts ids that occur more than once."""
     members, starts = buckets(*read_keys(context, "exact", key_range))
     documents = np.sort(members)
-    columns = gather(context.works, documents, ("exact", "id", *ORDER_COLUMNS))
+    columns = gather(context.works, documents, ("exact", "id", *order_columns(context.config)))
     num_own = context.works[0].num_documents
     order = survivor_order(columns, documents, num_own, context.config.source_priority)
     rank = np.empty_like(order)

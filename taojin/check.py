@@ -163,7 +163,8 @@ def prove_files(output: Folder, manifest: dict[str, Any]) -> tuple[bool, str]:
     if foreign:
         names = ", ".join(sorted(foreign)[:3])
         raise BrokenError(
-            output.child(min(foreign)).uri, f"{len(foreign)} that no run of ours named: {names}; take it away"
+            output.child(min(foreign)).uri,
+            f"lies there without being a part ({len(foreign)} such: {names}); take it away",
         )
     size = sum(entry.bytes for entry in entries)
     return True, f"{number(len(entries), 'part')}, {size:,} bytes: sizes and XXH3 checksums; nothing else lies there"
@@ -178,11 +179,10 @@ def require(folder: Folder, entry: FileEntry) -> None:
 
 
 class Rows(NamedTuple):
-    """What the parts hold: rows, Σ (cluster_size − 1), and [part, row group, first cluster] of every row group."""
+    """What the parts hold; in_favour: Σ (cluster_size − 1)."""
 
     rows: int
     in_favour: int
-    groups: list[tuple[str, int, int]]
 
 
 def prove_columns(output: Folder, manifest: dict[str, Any]) -> tuple[Rows, str]:
@@ -190,7 +190,6 @@ def prove_columns(output: Folder, manifest: dict[str, Any]) -> tuple[Rows, str]:
     schema: pa.Schema | None = None
     last = -1
     total = in_favour = 0
-    groups: list[tuple[str, int, int]] = []
     for entry in manifest["parts"]:
         where = output.child(entry["name"]).uri
         with reading(output, entry["name"]) as parquet:
@@ -210,12 +209,11 @@ def prove_columns(output: Folder, manifest: dict[str, Any]) -> tuple[Rows, str]:
                     raise BrokenError(
                         where, "a cluster_size below 1, or a component that is not the first of its members"
                     )
-                groups.append((entry["name"], group, int(cluster[0])))
                 last = int(cluster[-1])
                 total += len(cluster)
                 in_favour += int(size.sum(dtype=np.int64)) - len(cluster)
     columns = ", ".join(field.name for field in OUR_FIELDS)
-    return Rows(total, in_favour, groups), f"{total:,} rows end with {columns}; cluster ascends through all parts"
+    return Rows(total, in_favour), f"{total:,} rows end with {columns}; cluster ascends through all parts"
 
 
 class reading:  # noqa: N801 – reads as a verb: with reading(…) as parquet
@@ -231,7 +229,10 @@ class reading:  # noqa: N801 – reads as a verb: with reading(…) as parquet
         try:
             self._file = filesystem.open_input_file(path)
         except OSError as error:
-            raise BrokenError(self.where, f"cannot be opened: {first_line(error)}") from None
+            reason = (
+                "no such file" if isinstance(error, FileNotFoundError) else f"cannot be opened: {first_line(error)}"
+            )
+            raise BrokenError(self.where, reason) from None
         try:
             return pq.ParquetFile(self._file)
         except (pa.ArrowException, OSError) as error:
@@ -676,6 +677,8 @@ def output_rows(
         with reading(output, entry["name"]) as parquet:
             for group in range(parquet.num_row_groups):
                 cluster = parquet.read_row_group(group, columns=["cluster"]).column(0).to_numpy()
+                if not len(cluster):
+                    continue
                 low, high = np.searchsorted(positions, [cluster[0], cluster[-1] + 1]).tolist()
                 if low < high:
                     rows = np.searchsorted(cluster, positions[low:high])

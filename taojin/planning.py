@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from math import ceil, comb, erf, sqrt
+from textwrap import wrap
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
@@ -23,6 +24,7 @@ from taojin.core.corpus import COMPRESSED_RATIO, Piece, Plan, Shard, Span, make_
 from taojin.core.progress import duration
 from taojin.core.reading import BATCH_BYTES, Batch, iter_lines, read_unit
 from taojin.core.status import EMPTY, SKETCHED
+from taojin.core.storage import resolve
 from taojin.core.text import SYMBOLS_PER_BYTE
 from taojin.dedup.bands import RUN_ENTRIES, band_keys
 from taojin.dedup.config import DedupConfig
@@ -35,6 +37,8 @@ from taojin.pipeline import check_columns
 
 SAMPLE_SECONDS = 6.0
 SAMPLE_PLACES = 12
+JSONL_PLACE_BYTES = 4_000_000
+COUNT_PLACES, COUNT_BYTES = 64, 250_000  # where the lines of JSONL are counted
 SORT_ENTRIES = 1_000_000
 KEY_BYTES = 12  # key uint64 + row uint32
 
@@ -51,6 +55,7 @@ DRIVER_BYTES_PER_DUPLICATE = 100
 CURVE = tuple(round(0.5 + 0.05 * step, 2) for step in range(11))
 POOR_RECALL = 0.95
 GOOD_RECALL = 0.99
+LINE_WIDTH = 80
 MANY_PROPOSED = 0.5  # share of pairs of similarity 0.5 that a layout may propose without a warning
 
 
@@ -191,40 +196,38 @@ def suggested_layout(config: DedupConfig) -> tuple[int, int] | None:
 
 def measure(plan: Plan, config: PlanConfig) -> Sample:
     """Time the engine's own steps on text from up to SAMPLE_PLACES pieces, the first rows of each."""
-    places = spread_pieces(plan, SAMPLE_PLACES)
+    places = spread_places(plan, SAMPLE_PLACES)
     wanted_bytes = config.sample_mb * 1e6 / max(1, len(places))
     scanned = (config.text_column, config.id_column, config.source_column, config.quality_column)
     scan_names = [name for name in scanned if name and name in plan.schema.names]
     seconds = dict.fromkeys(("read", "scan", "reread", "write"), 0.0)
     read_bytes = {"read": 0, "reread": 0}
-    documents = text_bytes = keys = names = compressed = shingles = longest = line_bytes = lines = seen = 0
-    shares: list[tuple[float, float]] = []
+    documents = text_bytes = keys = names = compressed = shingles = longest = seen = 0
+    shares: list[tuple[float, int]] = []
+    densities: list[float] = []
     _warm_up(config)
     started = time.monotonic()
-    for shard_index, number in places:
+    for shard, piece, weight in places:
         if seen and time.monotonic() - started > SAMPLE_SECONDS:
             break
-        shard, piece = plan.shards[shard_index], plan.shards[shard_index].pieces[number]
-        spans = [Span(shard_index, number, number + 1)]
+        part_plan = plan._replace(shards=(shard._replace(pieces=(piece,)),))
         batches: dict[str, Batch | None] = {}
         for what, columns in (("read", scan_names), ("reread", plan.schema.names)):
             before = time.process_time()
-            batches[what] = read = _first_batch(plan, spans, columns, config)
+            batches[what] = read = _first_batch(part_plan, columns, config)
             seconds[what] += time.process_time() - before
             read_bytes[what] += _text_bytes(read, config) if read else 0
         batch = batches["read"]
         if batch is None or not batch.rows.num_rows:
             continue
         seen += 1
-        whole_text, whole_rows = _text_bytes(batch, config), batch.rows.num_rows
         if shard.format == "jsonl":
-            count, size = _line_bytes(shard, piece, whole_rows, config)
-            lines, line_bytes = lines + count, line_bytes + size
-            per_document = size / max(1, count)
+            count, total = _line_bytes(shard, piece, batch.rows.num_rows, config)
+            densities.append(count / max(1, total))
+            share = _text_bytes(batch, config) / batch.rows.num_rows * count / max(1, total)
         else:
-            per_document = piece.bytes / max(1, piece.rows)
-        weight = float(piece.bytes)
-        shares.append((whole_text / whole_rows / max(per_document, 1e-9) * weight, weight))
+            share = _text_share(shard, piece, config.text_column)
+        shares.append((share * weight, weight))
         rows = _rows_of(batch, config, wanted_bytes)
         part = Batch(batch.shard, batch.piece, batch.rows.slice(0, rows), batch.status[:rows].copy())
         counted = _scan_part(part, config, scan_names, seconds)
@@ -242,6 +245,7 @@ def measure(plan: Plan, config: PlanConfig) -> Sample:
     if config.report_only:
         seconds["reread"] = seconds["write"] = 0.0
     total_weight = sum(weight for _, weight in shares)
+    density = line_density(plan) or (sum(densities) / len(densities) if densities else 0.0)
     return Sample(
         documents=documents,
         text_bytes=text_bytes,
@@ -249,7 +253,7 @@ def measure(plan: Plan, config: PlanConfig) -> Sample:
         places=seen,
         seconds=seconds,
         text_share=min(1.0, sum(share for share, _ in shares) / total_weight) if total_weight else 0.0,
-        jsonl_line_bytes=line_bytes / lines if lines else 1000.0,
+        jsonl_line_bytes=1 / density if density else 1000.0,
         keys_per_document=keys / max(1, documents),
         name_bytes=names / max(1, documents),
         zstd_bytes=compressed / max(1, text_bytes),
@@ -259,16 +263,48 @@ def measure(plan: Plan, config: PlanConfig) -> Sample:
     )
 
 
-def spread_pieces(plan: Plan, most: int) -> list[tuple[int, int]]:
-    """Up to `most` (shard, piece) at even distances through the bytes of the corpus."""
-    pieces = [(s, p) for s, shard in enumerate(plan.shards) for p in range(len(shard.pieces))]
-    pieces = [(s, p) for s, p in pieces if plan.shards[s].pieces[p].rows]
+def spread_places(plan: Plan, most: int) -> list[tuple[Shard, Piece, int]]:
+    """`most` places at even distances through the bytes of the corpus, as pieces, and how many places each stands for.
+
+    A row group and a compressed file are read from their start; plain JSONL from the place itself on.
+    """
+    pieces = [(shard, piece) for shard in plan.shards for piece in shard.pieces if piece.rows]
     if not pieces:
         return []
-    ends = np.cumsum([plan.shards[s].pieces[p].bytes for s, p in pieces])
-    targets = (np.arange(most) + 0.5) / most * ends[-1]
-    chosen = np.unique(np.minimum(np.searchsorted(ends, targets, side="right"), len(pieces) - 1))
-    return [pieces[i] for i in chosen.tolist()]
+    ends = np.cumsum([piece.bytes for _, piece in pieces])
+    targets = ((np.arange(most) + 0.5) / most * ends[-1]).astype(np.int64)
+    places: list[tuple[Shard, Piece, int]] = []
+    number = -1
+    for at, target in zip(np.searchsorted(ends, targets, side="right").tolist(), targets.tolist(), strict=True):
+        shard, piece = pieces[at]
+        if shard.format == "jsonl" and not shard.compression and piece.bytes > most * JSONL_PLACE_BYTES:
+            start = target - int(ends[at]) + piece.stop
+            stop = min(piece.stop, start + JSONL_PLACE_BYTES)
+            places.append((shard, Piece(start, stop, -1, stop - start), 1))
+        elif at == number:
+            places[-1] = (shard, piece, places[-1][2] + 1)
+        else:
+            places.append((shard, piece, 1))
+        number = at
+    return places
+
+
+def line_density(plan: Plan) -> float:
+    """Line ends per byte of plain JSONL, counted at COUNT_PLACES places; 0 where there is none."""
+    shards = [shard for shard in plan.shards if shard.format == "jsonl" and not shard.compression and shard.size]
+    if not shards:
+        return 0.0
+    ends = np.cumsum([shard.size for shard in shards])
+    targets = (np.arange(COUNT_PLACES) / COUNT_PLACES * ends[-1]).astype(np.int64)
+    lines = seen = 0
+    for at, target in zip(np.searchsorted(ends, targets, side="right").tolist(), targets.tolist(), strict=True):
+        filesystem, path = resolve(shards[at].uri)
+        with filesystem.open_input_file(path) as file:
+            file.seek(target - int(ends[at]) + shards[at].size)
+            block = file.read(COUNT_BYTES)
+        lines += block.count(b"\n")
+        seen += len(block)
+    return lines / seen
 
 
 def _warm_up(config: PlanConfig) -> None:
@@ -278,9 +314,10 @@ def _warm_up(config: PlanConfig) -> None:
     band_keys(sketches.lanes, sketches.status, 0, config.bands, config.rows, keys, rows)
 
 
-def _first_batch(plan: Plan, spans: list[Span], names: list[str], config: PlanConfig) -> Batch | None:
+def _first_batch(plan: Plan, names: list[str], config: PlanConfig) -> Batch | None:
+    """The first rows of a plan of one piece."""
     batches = read_unit(
-        plan, spans, names, columns_of(config), config.max_document_bytes, skip_bad=config.skip_bad_units
+        plan, [Span(0, 0, 1)], names, columns_of(config), config.max_document_bytes, skip_bad=config.skip_bad_units
     )
     return next(batches, None)
 
@@ -288,6 +325,16 @@ def _first_batch(plan: Plan, spans: list[Span], names: list[str], config: PlanCo
 def _text_bytes(batch: Batch, config: PlanConfig) -> int:
     offsets = text_buffers(batch.rows.column(config.text_column))[1]
     return int(offsets[-1] - offsets[0])
+
+
+def _text_share(shard: Shard, piece: Piece, text_column: str) -> float:
+    """Text ÷ all columns of a row group, uncompressed, by its metadata; a length goes before every value."""
+    filesystem, path = resolve(shard.uri)
+    with filesystem.open_input_file(path) as file:
+        group = pq.ParquetFile(file).metadata.row_group(piece.start)
+        chunks = [group.column(i) for i in range(group.num_columns)]
+        text = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == text_column)
+        return float(max(0, text - 4 * piece.rows) / max(1, piece.bytes))
 
 
 def _rows_of(batch: Batch, config: PlanConfig, wanted_bytes: float) -> int:
@@ -303,7 +350,7 @@ def _line_bytes(shard: Shard, piece: Piece, rows: int, config: PlanConfig) -> tu
     for line in iter_lines(shard, piece, 2 * config.max_document_bytes + (1 << 20)):
         count += 1
         size += len(line or b"") + 1
-        if count == rows or count == 2000:
+        if count == rows:
             break
     return count, size
 
@@ -502,8 +549,8 @@ def _money(config: PlanConfig, wall: float, num_cpus: int) -> dict[str, Any]:
 
 def assumptions(config: PlanConfig, plan: Plan, sample: Sample) -> list[str]:
     lines = [
-        f"speed: this machine, one process, the first rows of {sample.places} places spread over the corpus "
-        f"({sample.text_bytes / 1e6:.1f} MB of text); storage is as fast as the CPUs",
+        f"speed: this machine, one process, the first rows at {sample.places} of its row groups or pieces "
+        f"({sample.text_bytes / 1e6:.1f} MB of text), spread over the corpus; storage is as fast as the CPUs",
         f"decide: {DECIDE_SECONDS_PER_DOCUMENT * 1e6:.0f} µs a document beside the sort of its keys, as measured on a "
         "corpus without large templates",
     ]
@@ -554,10 +601,17 @@ def plan_lines(value: dict[str, Any]) -> list[str]:
     if value["unreadable_shards"]:
         rows.insert(1, ("left out", f"{value['unreadable_shards']:,}", "unreadable shards (--skip-bad-units)"))
     name_width, width = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
-    lines = [f"{name:<{name_width}}  {number:>{width}}  {note}".rstrip() for name, number, note in rows]
-    lines += ["", f"measured here, MB of text per CPU-second: {speed}", "", *curve_lines(value)]
-    lines += [f"warning: {warning}" for warning in value["warnings"]]
-    return [*lines, "", "assumed", *[f"  {assumption}" for assumption in value["assumptions"]]]
+    lines: list[str] = []
+    for name, number, note in rows:
+        indent = " " * (name_width + width + 4)
+        lines += wrap(f"{name:<{name_width}}  {number:>{width}}  {note}", LINE_WIDTH, subsequent_indent=indent)
+    lines += ["", *wrap(f"measured here, MB of text per CPU-second: {speed}", LINE_WIDTH), "", *curve_lines(value)]
+    for warning in value["warnings"]:
+        lines += wrap(f"warning: {warning}", LINE_WIDTH, subsequent_indent="  ")
+    lines += ["", "assumed"]
+    for assumption in value["assumptions"]:
+        lines += wrap(f"- {assumption}", LINE_WIDTH, subsequent_indent="  ")
+    return lines
 
 
 def curve_lines(value: dict[str, Any]) -> list[str]:

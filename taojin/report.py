@@ -44,10 +44,10 @@ def result_lines(result: DedupResult) -> list[str]:
     notes: list[str] = []
     if counts["duplicate_ids"]:
         notes.append(f"{counts['duplicate_ids']:,} documents have an id that an earlier one has too")
-    if counts["not_compared"]:
+    if counts["hot_buckets"]:
         notes.append(
-            f"{counts['hot_buckets']:,} hot buckets (the largest holds {counts['largest_bucket']:,} documents): "
-            f"{counts['not_compared']:,} of their pairs were not compared there"
+            f"{counts['hot_buckets']:,} hot buckets, the largest of {counts['largest_bucket']:,} documents: of all "
+            f"{counts['possible']:,} pairs that share a bucket {counts['compared']:,} were compared"
         )
     if counts["unreadable_shards"]:
         notes.append(f"{counts['unreadable_shards']:,} unreadable shards were left out")

@@ -2,11 +2,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from tests import naive
 import pytest
 from hypothesis import HealthCheck, settings
 
 from taojin.core.fold import FoldTable, load_fold_table
+from tests import naive
 
 # Kernels compile on their first call and CI machines stall: no deadline. The same examples on every run.
 settings.register_profile(

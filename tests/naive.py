@@ -86,25 +86,60 @@ def jaccard(a: Iterable[int], b: Iterable[int]) -> float:
     return len(a & b) / len(a | b) if a | b else 0.0
 
 
-def fast_similarity(values: Iterable[int], num_bins: int) -> list[tuple[int, int]]:
-    """Dahlgaard, Knudsen, Thorup (FOCS 2017), algorithm 1, on a set: K bins, 2K rounds of fresh hash functions.
+def log2(power: int) -> int:
+    assert power > 0
+    assert power & power - 1 == 0
+    return power.bit_length() - 1
 
-    Round r < K throws each element into a hashed bin, round K + b throws all into bin b; a bin keeps the smallest
-    (round, hash) it ever saw. The hash within a bin is made of the bits below those that choose the bin and one more.
+
+def hash_bits(num_lanes: int, num_bins: int) -> int:
+    """Bits of a hash that decide who wins: those below the bin's number, fewer where a round number needs the room."""
+    return min(64 - log2(num_bins), 63 - log2(num_lanes))
+
+
+def fast_similarity(values: Iterable[int], num_lanes: int, num_bins: int) -> list[tuple[int, int]]:
+    """Dahlgaard, Knudsen, Thorup (FOCS 2017), algorithm 1, on a set: K lanes, 2K rounds of fresh hash functions.
+
+    Round r < K throws each element into a hashed lane, round K + k throws all into lane k; a lane keeps the smallest
+    (round, hash) it ever saw.
     """
-    assert num_bins & num_bins - 1 == 0
-    width = num_bins.bit_length() - 1
     winners: dict[int, tuple[int, int]] = {}
-    for round_ in range(2 * num_bins):
+    for round_ in range(2 * num_lanes):
         salt = round_ * 0xD1342543DE82EF95 & U64
         for value in set(values):
             h = mix(value ^ salt)
-            b = h >> 64 - width if round_ < num_bins else round_ - num_bins
-            ball = (round_, h % (1 << 63 - width))
-            winners[b] = min(winners.get(b, ball), ball)
-        if len(winners) == num_bins:
+            lane = h >> 64 - log2(num_lanes) if round_ < num_lanes else round_ - num_lanes
+            ball = (round_, h % (1 << hash_bits(num_lanes, num_bins)))
+            winners[lane] = min(winners.get(lane, ball), ball)
+        if len(winners) == num_lanes:
             break
-    return [winners[b] for b in range(num_bins)]
+    return [winners[lane] for lane in range(num_lanes)]
+
+
+def bin_values(values: Iterable[int], num_lanes: int, num_bins: int) -> list[int]:
+    """One-permutation hashing (Li, Owen, Zhang, NeurIPS 2012): 0 for an empty bin, else 1 to 3 by its smallest hash."""
+    winners: dict[int, int] = {}
+    for value in set(values):
+        h = mix(value)
+        b = h >> 64 - log2(num_bins)
+        ball = h % (1 << hash_bits(num_lanes, num_bins))
+        winners[b] = min(winners.get(b, ball), ball)
+    return [(winners[b] % (1 << 32) * 3 >> 32) + 1 if b in winners else 0 for b in range(num_bins)]
+
+
+def planes(bins_DB: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """uint64[D, B / 32]: 2-bit values as two bit planes, low bits first, bin 0 in the lowest bit of a word."""
+    bits = np.concatenate([bins_DB & 1, bins_DB >> 1], axis=1)
+    return np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
+
+
+def estimate(a: Sequence[int], b: Sequence[int]) -> float:
+    """Similarity from 2-bit values: of the bins that are full in either, the share that agrees, less a third of those
+    full in both that do not truly agree."""
+    agree = sum(x == y != 0 for x, y in zip(a, b, strict=True))
+    both = sum(x != 0 != y for x, y in zip(a, b, strict=True))
+    either = sum(x != 0 or y != 0 for x, y in zip(a, b, strict=True))
+    return max(0, 3 * agree - both) / (2 * either) if either else 0.0
 
 
 def fmix32(h: int) -> int:
@@ -115,29 +150,32 @@ def fmix32(h: int) -> int:
 
 
 class BucketPairs(NamedTuple):
-    pairs: set[tuple[int, int, int]]
+    pairs: set[tuple[int, int]]
     compared: int
     rejected: dict[int, int]
 
 
 def bucket_pairs(
-    members: Sequence[int], agreement: Callable[[int, int], int], is_index: Sequence[bool], propose: int, absorb: int
+    members: Sequence[int],
+    similarity: Callable[[int, int], float],
+    is_index: Sequence[bool],
+    propose: float,
+    absorb: float,
 ) -> BucketPairs:
-    """The rule for a bucket that is not hot: in order, each against the leaders until one absorbs it, else it leads too."""
+    """The rule for a bucket that is not hot: in order, each against the leaders until one absorbs it, or it leads."""
     leaders: list[int] = []
-    pairs: set[tuple[int, int, int]] = set()
+    pairs: set[tuple[int, int]] = set()
     rejected: dict[int, int] = defaultdict(int)
     compared = 0
     for j in sorted(members):
         absorbed = False
         for i in [] if is_index[j] else leaders:
             compared += 1
-            agree = agreement(i, j)
-            if agree < propose:
+            if similarity(i, j) < propose:
                 rejected[j] += 1
                 continue
-            pairs.add((i, j, agree))
-            if agree >= absorb:
+            pairs.add((i, j))
+            if similarity(i, j) >= absorb:
                 absorbed = True
                 break
         if not absorbed:
@@ -180,7 +218,7 @@ def greedy(
     is_index: Sequence[bool],
     small: int,
 ) -> list[int]:
-    """Survivor of each document, down the order 0, 1, 2 …: the most similar of the first stage that has one ≥ threshold.
+    """Survivor of each document, down the order 0, 1, 2 …: the most similar of the first stage with one ≥ threshold.
 
     Stages: linked survivors; survivors of linked documents that went; all survivors of the component, if they are at
     most `small`. Of equally similar ones the first.

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.naive import BREAK, LETTER, SURROGATE, SYMBOL, VANISH, fold, fold_entries
 from taojin.core.fold import NUM_CODE_POINTS, TABLE_PATH, FoldTable, load_fold_table
 from taojin.core.text import SYMBOLS_PER_BYTE
+from tests.naive import BREAK, LETTER, SURROGATE, SYMBOL, VANISH, fold, fold_entries
 
 needs_opencc = pytest.mark.skipif(
-    importlib.util.find_spec("opencc") is None, reason="the recipe reads its characters from opencc-python-reimplemented"
+    importlib.util.find_spec("opencc") is None,
+    reason="the recipe reads its characters from opencc-python-reimplemented",
 )
 # The recipe follows the interpreter's Unicode data; the shipped file does not.
 same_unicode = pytest.mark.skipif(
@@ -181,9 +182,7 @@ def test_a_text_becomes_these_runs(text: str, parts: list[str]) -> None:
     assert folded(text) == parts
 
 
-@pytest.mark.parametrize(
-    "text", ["ที่นี่", "ສະບາຍດີ", "ខ្ញុំ", "မြန်မာ", "བོད་ཡིག", "हिन्दी", "தமிழ்", "বাংলা", "മലയാളം"]
-)
+@pytest.mark.parametrize("text", ["ที่นี่", "ສະບາຍດີ", "ខ្ញុំ", "မြန်မာ", "བོད་ཡིག", "हिन्दी", "தமிழ்", "বাংলা", "മലയാളം"])
 def test_vowel_signs_of_indic_and_south_east_asian_scripts_are_kept(text: str) -> None:
     bare = "".join(c for c in text if unicodedata.category(c) not in ("Mn", "Mc"))
     assert bare != text
@@ -202,7 +201,9 @@ def test_zero_width_and_combining_characters_vanish() -> None:
 
 
 def test_white_space_punctuation_symbols_and_controls_end_a_run() -> None:
-    breaking = " \t\n\r\x00\x1f\x7f\u00a0\u3000.,!?-_'\"，。！？、；：（）【】《》“”…—～$€+=<>|^©→★☃😀\ufffd\ufffe\uffff"
+    breaking = (
+        " \t\n\r\x00\x1f\x7f\u00a0\u3000.,!?-_'\"，。！？、；：（）【】《》“”…—～$€+=<>|^©→★☃😀\ufffd\ufffe\uffff"
+    )
     assert kinds(breaking) == [BREAK] * len(breaking)
 
 

@@ -1,6 +1,6 @@
 from collections.abc import Callable
+from itertools import pairwise
 
-from tests import naive
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from taojin.core.fold import FoldTable
 from taojin.core.text import SYMBOLS_PER_BYTE
 from taojin.dedup.shingles import intersection_size, roll_shingles, scratch_for, shingle_sets
+from tests import naive
 
 symbols = st.lists(st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 3)), max_size=40)
 word = st.sampled_from(["中", "文", "很", "好", "a", "word", " ", "，", "㌖", "é", "\u200b", "𠀀"])
@@ -29,7 +30,7 @@ def sets_of(documents: list[bytes], table: FoldTable, ngram: int, lead: bytes = 
     starts = np.zeros(len(offsets), np.int64)
     scratch = scratch_for(max(map(len, documents), default=0))
     shingle_sets(data, offsets, table.table, table.expansions, ngram, scratch, out, starts)
-    return [out[a:b].tolist() for a, b in zip(starts[:-1], starts[1:], strict=True)]
+    return [out[a:b].tolist() for a, b in pairwise(starts.tolist())]
 
 
 def as_set(values: set[int]) -> NDArray[np.uint64]:

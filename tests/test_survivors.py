@@ -1,6 +1,5 @@
 from collections.abc import Callable
 
-from tests import naive
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,8 +10,9 @@ from numpy.typing import NDArray
 from taojin.core.status import FOLDED, SKETCHED
 from taojin.dedup.clusters import connected_components
 from taojin.dedup.config import DedupConfig
-from taojin.dedup.pairs import agreement
+from taojin.dedup.pairs import resemblance
 from taojin.dedup.sidecars import survivor_order
+from taojin.dedup.sketch import standard_error
 from taojin.dedup.survivors import (
     BY_EXACT,
     BY_HASH,
@@ -27,43 +27,43 @@ from taojin.dedup.survivors import (
     pair_similarities,
     settled_band,
 )
+from tests import naive
 
-VALUES = 16
+NUM_BINS = 64
 NEVER = (2.0, 2.0)
 ALWAYS = (0.0, 2.0)
-# Estimates of VALUES values that are plain shares: what agrees by chance is a matter of the sketch.
-SHARES = np.arange(VALUES + 1) / VALUES
 
 seeds = st.integers(0, 100_000)
 
 
 class Group:
-    """A random group of documents in survivor order: sketches and shingle sets alike enough to be judged, and its links."""
+    """A random group of documents in survivor order: sketches and shingle sets more or less alike, and its links."""
 
     def __init__(self, seed: int, size: int, num_links: int, folded: float = 0.0, indexed: float = 0.0) -> None:
         random = np.random.default_rng(seed)
         families = random.integers(0, max(1, size // 4), size)
-        bases = random.integers(0, 256, (size, VALUES), np.uint8)
-        noise = random.random((size, VALUES)) < 0.2
+        bases = random.integers(1, 4, (size, NUM_BINS), np.uint8)
+        noise = random.random((size, NUM_BINS)) < 0.2
         self.size = size
-        self.sketch = np.where(noise, bases, bases[families])
+        self.sketch = naive.planes(np.where(noise, bases, bases[families]))
         self.status = np.where(random.random(size) < folded, FOLDED, SKETCHED).astype(np.uint8)
         self.is_index = np.arange(size) < indexed * size
         self.sets = naive.pack_sets([random.choice(25, 20, replace=False) + 100 * f for f in families.tolist()])
         ends = np.sort(random.integers(0, size, (num_links, 2)), axis=1)
         ends = np.unique(ends[ends[:, 0] < ends[:, 1]], axis=0)
         self.left, self.right = ends[:, 0], ends[:, 1]
-        self.agree = np.array([self.agreement(i, j) for i, j in self.links], np.int64)
+        self.measure()
+
+    def measure(self) -> None:
+        self.value = np.array([self.estimate(i, j) for i, j in self.links])
 
     @property
     def links(self) -> list[tuple[int, int]]:
         return list(zip(self.left.tolist(), self.right.tolist(), strict=True))
 
-    def agreement(self, i: int, j: int) -> int:
-        return int(agreement(self.sketch, self.status, i, j))
-
     def estimate(self, i: int, j: int) -> float:
-        return self.agreement(i, j) / VALUES
+        """Of a pair, by the function that tests/test_pairs.py holds against the naive one."""
+        return float(resemblance(self.sketch, self.status, True, i, j))
 
     def exact(self, i: int, j: int) -> float:
         return self.estimate(i, j) if self.status[i] == FOLDED else naive.jaccard(self.sets[i], self.sets[j])
@@ -82,11 +82,11 @@ class Judged:
             connected_components(size, group.left, group.right),
             group.is_index,
             np.zeros(size, np.int64),
-            *adjacency(size, group.left, group.right, group.agree),
+            *adjacency(size, group.left, group.right, group.value),
             group.sketch,
             group.status,
             threshold,
-            SHARES,
+            True,
             *settled,
             group.sets.starts,
             group.sets.values,
@@ -171,7 +171,7 @@ def test_the_order_of_pairs_does_not_matter(seed: int, random: object) -> None:
     before = Judged(group, 0.6)
     order = list(range(len(group.left)))
     random.shuffle(order)  # type: ignore[attr-defined]
-    group.left, group.right, group.agree = group.right[order], group.left[order], group.agree[order]
+    group.left, group.right, group.value = group.right[order], group.left[order], group.value[order]
     after = Judged(group, 0.6)
     assert after.survivor.tolist() == before.survivor.tolist()
     assert after.similarity.tolist() == before.similarity.tolist()
@@ -182,25 +182,25 @@ def test_folded_documents_go_only_for_equal_folded_ones(seed: int, size: int) ->
     group = Group(seed, size, 3 * size, folded=0.5)
     twin = np.random.default_rng(seed).integers(0, size, size)
     group.sketch = np.where(np.arange(size)[:, None] % 3 == 0, group.sketch[twin], group.sketch)
-    group.agree = np.array([group.agreement(i, j) for i, j in group.links], np.int64)
+    group.measure()
     judged = Judged(group, 0.1)
     for i in np.flatnonzero(judged.removed & (group.status == FOLDED)).tolist():
         survivor = judged.survivor[i]
         assert group.status[survivor] == FOLDED
-        assert np.array_equal(group.sketch[i], group.sketch[survivor])
+        assert np.array_equal(group.sketch[i, :2], group.sketch[survivor, :2])
         assert judged.verified[i] == BY_HASH
         assert judged.similarity[i] == 1.0
     assert not (judged.removed & (group.status[judged.survivor] == FOLDED) & (group.status == SKETCHED)).any()
 
 
 def test_only_estimates_in_the_settled_band_are_replaced_by_exact_similarity() -> None:
-    group = Group(3, 40, 120)
-    judged = Judged(group, 0.6, (0.6, 0.8))
+    group = Group(4, 80, 240)
+    judged = Judged(group, 0.4, (0.4, 0.6))
     seen = set()
     for i in np.flatnonzero(judged.removed).tolist():
         survivor = int(judged.survivor[i])
         estimate = group.estimate(i, survivor)
-        inside = 0.6 <= estimate < 0.8
+        inside = 0.4 <= estimate < 0.6
         assert judged.verified[i] == (BY_EXACT if inside else BY_SKETCH)
         assert judged.similarity[i] == (group.exact(i, survivor) if inside else estimate)
         seen.add(inside)
@@ -210,9 +210,9 @@ def test_only_estimates_in_the_settled_band_are_replaced_by_exact_similarity() -
 def test_comparisons_in_vain_are_counted() -> None:
     """A path of five that resemble nothing: each meets the survivors before it that no pair links it to."""
     group = Group(0, 5, 0)
-    group.sketch = np.arange(5 * VALUES, dtype=np.uint8).reshape(5, VALUES)
+    group.sketch = naive.planes(np.repeat(np.eye(5, dtype=np.uint8), NUM_BINS, axis=1))
     group.left, group.right = np.arange(4), np.arange(1, 5)
-    group.agree = np.zeros(4, np.int64)
+    group.measure()
     judged = Judged(group, 0.6)
     assert not judged.removed.any()
     assert judged.compared.tolist() == [0, 0, 1, 2, 3]
@@ -233,15 +233,15 @@ def test_nothing_is_settled_at_first_by_estimate_and_everything_by_shingles() ->
     assert settled_band(configured(verify="exact"), settled=True) == ALWAYS
     above, below = settled_band(configured(), settled=True)
     assert above == 0.8
-    assert below == borderline(configured()) == pytest.approx(0.8 + 2.5 * np.sqrt(0.8 * 0.2 / 256))
+    assert below == borderline(configured()) == pytest.approx(0.8 + 2.5 * standard_error(0.8, configured()))
 
 
 @given(seeds, st.sampled_from([0.6, 0.8]))
 def test_a_pair_is_verified_when_its_similarity_reaches_the_threshold(seed: int, threshold: float) -> None:
     group = Group(seed, 20, 40, folded=0.2)
-    config = configured(verify="exact", threshold=threshold, num_hashes=VALUES, bands=2)
+    config = configured(verify="exact", threshold=threshold)
     verified, values = pair_similarities(
-        config, True, group.left, group.right, group.agree, group.sketch, group.status, *group.sets
+        config, True, group.left, group.right, group.value, group.sketch, group.status, *group.sets
     )
     assert values.tolist() == pytest.approx([group.exact(i, j) for i, j in group.links])
     assert verified.tolist() == [group.exact(i, j) >= threshold for i, j in group.links]
@@ -270,11 +270,11 @@ def test_components_are_what_verified_pairs_and_removals_link(seed: int, size: i
 
 
 def test_adjacency_lists_both_directions_of_every_pair_ascending() -> None:
-    left, right, agree = np.array([0, 2, 0]), np.array([3, 0, 1]), np.array([7, 8, 9])
-    starts, neighbours, agreements = adjacency(4, left, right, agree)
+    left, right, value = np.array([0, 2, 0]), np.array([3, 0, 1]), np.array([0.7, 0.8, 0.9])
+    starts, neighbours, values = adjacency(4, left, right, value)
     assert starts.tolist() == [0, 3, 4, 5, 6]
     assert neighbours.tolist() == [1, 2, 3, 0, 0, 0]
-    assert agreements.tolist() == [9, 8, 7, 9, 8, 7]
+    assert values.tolist() == [0.9, 0.8, 0.7, 0.9, 0.8, 0.7]
 
 
 def test_the_evidence_of_a_dropped_survivor_is_the_document_most_similar_to_it() -> None:

@@ -44,7 +44,11 @@ class Run(NamedTuple):
     def removed(self) -> dict[int, int]:
         """Number of each removed document that has a survivor → number of the survivor."""
         rows = zip(self.ledger["id"].to_pylist(), self.ledger["survivor_id"].to_pylist(), strict=True)
-        return {int(name): int(survivor) for name, survivor in rows if survivor is not None}
+        return {number(name): number(survivor) for name, survivor in rows if survivor is not None}
+
+
+def number(name: str) -> int:
+    return int(name.removeprefix("record-"))
 
 
 def run(folder: Path, texts: Sequence[str], num_shards: int = 1, **values: object) -> Run:
@@ -52,7 +56,7 @@ def run(folder: Path, texts: Sequence[str], num_shards: int = 1, **values: objec
     for shard in range(num_shards):
         numbers = range(shard * per_shard, min(len(texts), (shard + 1) * per_shard))
         table = pa.table(
-            {"id": [str(n) for n in numbers], "number": list(numbers), "text": [texts[n] for n in numbers]}
+            {"id": [f"record-{n}" for n in numbers], "number": list(numbers), "text": [texts[n] for n in numbers]}
         )
         (folder / "in").mkdir(parents=True, exist_ok=True)
         pq.write_table(table, folder / "in" / f"{shard:03}.parquet", row_group_size=20_000)
@@ -88,7 +92,7 @@ def survival(texts: Sequence[str]) -> NDArray[np.int64]:
 
 
 class Template:
-    """Records that share a template: `pieces` of fixed text, and between two of them a field that is each record's own."""
+    """Records that share a template: `pieces` of fixed text, between two of them a field that is each record's own."""
 
     def __init__(self, seed: int, fixed: int, fields: int, field_length: tuple[int, int]) -> None:
         self.random = np.random.default_rng(seed)
@@ -149,7 +153,7 @@ def test_records_that_share_a_template_are_kept_as_an_exact_run_keeps_them(tmp_p
     texts = unlike(2).records(3000)
     sets = sets_of(texts)
     jaccard = similarities(sets)
-    assert 0.6 <= jaccard.min()
+    assert jaccard.min() >= 0.6
     assert jaccard.max() <= 0.75
     exact = int(naive.exact_greedy(sets, survival(texts), THRESHOLD).sum())
     found = run(tmp_path, texts, verify=verify)
@@ -201,7 +205,7 @@ def test_a_hundred_thousand_records_of_a_template_are_kept_and_cost_a_bounded_nu
     )
     assert abs(len(found.kept) - exact) <= 0.01 * exact
     assert counts["compared"] <= 20 * 48 * len(texts)
-    assert share >= 0.9
+    assert share >= 0.99
 
 
 # ---------------------------------------------------------------------------- templates above the threshold
@@ -209,11 +213,10 @@ def test_a_hundred_thousand_records_of_a_template_are_kept_and_cost_a_bounded_nu
 
 @pytest.fixture(scope="module")
 def collapsed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """2,000 records of J ≥ 0.8 to each other and as many texts of their own, in three shards."""
+    """2,000 texts of their own, then as many records of J ≥ 0.8 to each other, in three shards."""
     template = alike(5)
-    texts = template.records(2000) + [template.han(int(template.random.integers(20, 300))) for _ in range(2000)]
-    order = template.random.permutation(len(texts)).tolist()
-    return run(tmp_path_factory.mktemp("collapsed"), [texts[i] for i in order], num_shards=3)
+    texts = [template.han(int(template.random.integers(20, 300))) for _ in range(2000)] + template.records(2000)
+    return run(tmp_path_factory.mktemp("collapsed"), texts, num_shards=3)
 
 
 def test_records_above_the_threshold_collapse(collapsed: Run) -> None:
@@ -237,7 +240,8 @@ def test_the_warning_names_the_large_cluster_as_the_output_does(collapsed: Run) 
     largest = collapsed.output.slice(int(sizes.argmax()), 1).to_pylist()[0]
     assert largest["cluster_size"] > 1000
     assert f"{largest['cluster_size']:,} documents" in warning
-    assert str(largest["cluster"]) in warning or repr(largest["id"]) in warning or f" {largest['id']} " in warning
+    assert largest["cluster"] > 1 << 40  # the position of a document in another shard than the first
+    assert str(largest["cluster"]) in warning or largest["id"] in warning
 
 
 def test_a_cluster_is_as_large_as_what_went_in_its_favour_and_itself(collapsed: Run) -> None:

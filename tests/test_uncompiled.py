@@ -9,7 +9,7 @@ import pytest
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("name", ["text", "shingles", "sketch", "bands", "pairs", "clusters", "survivors"])
 def test_the_kernels_say_the_same_without_compilation(name: str) -> None:
-    """The module's tests once more in a process where numba compiles nothing: bounds and types are NumPy's own there."""
+    """The module's tests in a process where numba compiles nothing: bounds and types are NumPy's own there."""
     folder = Path(__file__).parent
     command = [
         sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
