@@ -35,7 +35,7 @@ def best_seconds(work: Callable[[], object], repeat: int) -> float:
 def make_bands(sketches: Sketches, config: SketchConfig) -> int:
     room = len(sketches.status) * config.bands
     keys, rows = np.empty(room, np.uint64), np.empty(room, np.uint32)
-    return int(band_keys(sketches.sketch, sketches.status, 0, config.bands, config.rows, keys, rows))
+    return int(band_keys(sketches.lanes, sketches.status, 0, config.bands, config.rows, keys, rows))
 
 
 def main() -> int:

@@ -5,7 +5,6 @@ Every command is a child process with a fresh output folder below .bench/runs; a
 and after it. A lane that cannot run here returns a row that says why.
 """
 
-import importlib.util
 import json
 import os
 import random
@@ -274,17 +273,11 @@ def read_ledger(work: Path) -> pa.Table:
 
 
 def decide_lane(context: Context) -> list[Row]:
-    """The decide stage alone on synthetic sidecars of 1, 4 and 16 million documents.
-
-    `python -m taojin.dedup.synthetic --documents N --work DIR` makes the sidecars and decides them; it prints one JSON
-    object with at least `cpu_seconds` of the decide stage.
-    """
-    if importlib.util.find_spec("taojin.dedup.synthetic") is None:
-        return [Row(lane="decide", name="synthetic sidecars", reason="there is no module taojin.dedup.synthetic")]
+    """The decide stage alone on synthetic sidecars of 1, 4 and 16 million documents (`bench.decide`)."""
     rows = []
     for millions in (1, 4, 16) if context.full else (1,):
         name = f"{millions} million documents"
-        command = [sys.executable, "-m", "taojin.dedup.synthetic", "--documents", str(millions * 1_000_000)]
+        command = [sys.executable, "-m", "bench.decide", "--documents", str(millions * 1_000_000)]
         usage, calibration = run(f"decide {name}", [*command, "--work", _fresh("decide") / "work"])
         row = _row("decide", name, "synthetic", 0.0, usage, calibration)
         row.extra |= json.loads(usage.stdout)

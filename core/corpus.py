@@ -154,7 +154,8 @@ class _Found(NamedTuple):
 
 
 def find_files(inputs: Sequence[str]) -> list[_Found]:
-    """Files named by paths, globs, folders and URIs; raises InputError for what is missing or holds nothing readable."""
+    """Files named by paths, globs, folders and URIs; raises InputError for what is missing or holds nothing
+    readable."""
     found: dict[str, _Found] = {}
     for name in inputs:
         for candidate in _expand(name.removeprefix("file://")):
@@ -267,7 +268,8 @@ def normal_type(data_type: pa.DataType) -> pa.DataType:
 def unify_schemas(
     schemas: Iterable[tuple[str, pa.Schema]], text_column: str, id_column: str, source_column: str
 ) -> pa.Schema:
-    """One schema by column name; raises InputError for conflicts, columns of a type that cannot serve, our own names."""
+    """One schema by column name; raises InputError for conflicts, columns of a type that cannot serve, our own
+    names."""
     unified: dict[str, tuple[pa.DataType, str]] = {}
     for path, schema in schemas:
         if text_column not in schema.names:
@@ -297,13 +299,15 @@ def unify_schemas(
                 unified[field.name] = (data_type, path)
             elif known[0] != data_type and not pa.types.is_null(data_type):
                 raise InputError(
-                    f"{path}: column {field.name!r} is {data_type}, but {known[0]} in {known[1]}; give all shards one type"
+                    f"{path}: column {field.name!r} is {data_type}, but {known[0]} in {known[1]}; "
+                    "give all shards one type"
                 )
     return pa.schema([pa.field(name, data_type) for name, (data_type, _) in unified.items()])
 
 
 def cut_units(shards: Sequence[Shard], unit_bytes: int) -> list[tuple[Span, ...]]:
-    """Consecutive pieces, at most `unit_bytes` each unless a single piece is larger. Shards without rows are left out."""
+    """Consecutive pieces, at most `unit_bytes` each unless a single piece is larger. Shards without rows are left
+    out."""
     units: list[tuple[Span, ...]] = []
     spans: list[Span] = []
     filled = 0
@@ -353,8 +357,7 @@ def make_plan(
         raise InputError(f"{bad[0][1]}; no readable shard is left")
     shards = tuple(shard for shard, _ in good)
     jsonl_schema = pa.schema(
-        [(text_column, pa.large_string()), (id_column, pa.large_string()), (source_column, pa.large_string())]
-        + [(EXTRA_COLUMN, pa.large_string())]
+        [(name, pa.large_string()) for name in (text_column, id_column, source_column, EXTRA_COLUMN)]
     )
     named = [(shard.path, jsonl_schema if schema is None else schema) for shard, schema in good]
     rows = sum(piece.rows if piece.rows >= 0 else piece.bytes // 1000 for shard in shards for piece in shard.pieces)

@@ -12,6 +12,7 @@ import functools
 import io
 import os
 import random
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -42,6 +43,8 @@ PERMANENT_ERRNOS = {
     errno.ENAMETOOLONG,
     errno.EFBIG,
 }
+# What a killed attempt leaves behind; it never counts as a file of the folder.
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp$")
 ATTEMPTS = 4
 FIRST_PAUSE_SECONDS = 0.2
 
@@ -120,10 +123,10 @@ class Folder:
         return bool(filesystem.get_file_info(self.path(name)).type != pafs.FileType.NotFound)
 
     def names(self, sub: str = "") -> list[str]:
-        """Names directly below the folder, sorted; empty when it does not exist."""
+        """Names directly below the folder, sorted, but for temporary ones; empty when it does not exist."""
         filesystem, _ = self.resolve()
         infos = filesystem.get_file_info(pafs.FileSelector(self.path(sub), allow_not_found=True))
-        return sorted(info.base_name for info in infos)
+        return sorted(info.base_name for info in infos if not _TEMPORARY.search(info.base_name))
 
     def open(self, name: str) -> pa.NativeFile:
         """Random access; memory-mapped when local. The mapping is dropped with the last array made from it."""

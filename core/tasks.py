@@ -13,6 +13,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from taojin.core.errors import InputError, RunError, TaojinError, UnitError, UserError
@@ -75,7 +76,7 @@ class RayExecutor:
 
         import ray
 
-        self.ray = ray
+        self.ray: Any = ray  # half of Ray's functions are untyped
         try:
             if embedded:
                 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -197,7 +198,7 @@ class Stages:
             if isinstance(outcome, BaseException):
                 failures.append((number, outcome))
                 continue
-            with_retries(lambda: self.stats.write_json(f"{stage}/{unit_name(number)}.json", outcome))
+            with_retries(partial(self.stats.write_json, f"{stage}/{unit_name(number)}.json", outcome))
             results[number] = outcome
             self.progress.advance(outcome)
         self.progress.end()

@@ -166,7 +166,7 @@ def fold_symbols(
                 if run == _0:
                     run = _RUN_SEED
                 run = (run ^ _U64(entry & _MASK)) * _RUN_MULTIPLIER
-            elif kind == _SYMBOL or kind == _BREAK:
+            elif kind in (_SYMBOL, _BREAK):
                 if run != _0:
                     symbols[count] = run ^ (run >> _HALF)
                     count += _1
@@ -180,7 +180,7 @@ def fold_symbols(
     if run != _0:
         symbols[count] = run ^ (run >> _HALF)
         count += _1
-    return np.int64(count), np.int64(chars), error == _NO_ERROR
+    return int(np.int64(count)), int(np.int64(chars)), bool(error == _NO_ERROR)
 
 
 @njit(cache=True, nogil=True)

@@ -1,4 +1,5 @@
-"""Paths and URIs as text. A URI's query (`s3://bucket/x?endpoint_override=…`) belongs to the connection, not to the path."""
+"""Paths and URIs as text. A URI's query (`s3://bucket/x?endpoint_override=…`) belongs to the connection, not to the
+path."""
 
 
 def is_uri(name: str) -> bool:

@@ -1,9 +1,9 @@
 """Bands: the keys that bring candidate pairs together, and their files.
 
-A document's lanes are cut into b bands of r; each band's key is a 64-bit hash of (band number, its r values). Two documents
-that share a key in any band are candidates: with probability 1 − (1 − s^r)^b at similarity s. MORE bands at fixed rows
-find more pairs (looser), more rows per band fewer (stricter). A folded document (too short for a sketch) has one key,
-of its whole 128-bit hash.
+A document's lanes are cut into b bands of r; each band's key is a 64-bit hash of (band number, its r values). Two
+documents that share a key in any band are candidates: with probability 1 − (1 − s^r)^b at similarity s. MORE bands at
+fixed rows find more pairs (looser), more rows per band fewer (stricter). A folded document (too short for a sketch)
+has one key, of its whole 128-bit hash.
 
 A file holds runs: each run is `num_ranges` Arrow record batches (key uint64, row uint32), batch i with the keys whose
 top bits are i. A reader of one key range opens every unit's file and takes its batches alone.
@@ -67,7 +67,8 @@ def band_keys(
 def split_by_range(
     keys: NDArray[np.uint64], rows: NDArray[np.uint32], shift: int, num_ranges: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.int64]]:
-    """(keys, rows, offsets): stably reordered by key >> shift; offsets int64[num_ranges + 1]. shift 64 means one range."""
+    """(keys, rows, offsets): stably reordered by key >> shift; offsets int64[num_ranges + 1]. shift 64 means one
+    range."""
     offsets = np.zeros(num_ranges + 1, np.int64)
     if num_ranges == 1:
         offsets[1] = keys.size
@@ -81,10 +82,10 @@ def split_by_range(
     new_keys = np.empty_like(keys)
     new_rows = np.empty_like(rows)
     for i in range(keys.size):
-        r = np.int64(keys[i] >> by)
-        new_keys[cursor[r]] = keys[i]
-        new_rows[cursor[r]] = rows[i]
-        cursor[r] += 1
+        key_range = np.int64(keys[i] >> by)
+        new_keys[cursor[key_range]] = keys[i]
+        new_rows[cursor[key_range]] = rows[i]
+        cursor[key_range] += 1
     return new_keys, new_rows, offsets
 
 

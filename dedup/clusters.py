@@ -1,7 +1,7 @@
 """Clusters: connected components of pairs, and their packing into groups that one task can judge.
 
-Every key range's pairs are merged by a union-find over the documents that occur in pairs alone: 16 bytes each (an ordinal
-and a parent), whatever the size of the corpus. A component is named by its smallest ordinal.
+Every key range's pairs are merged by a union-find over the documents that occur in pairs alone: 16 bytes each (an
+ordinal and a parent), whatever the size of the corpus. A component is named by its smallest ordinal.
 """
 
 from collections.abc import Iterable, Sequence

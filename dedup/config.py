@@ -50,7 +50,8 @@ class SketchConfig(Config):
     num_hashes: Annotated[int, Field(ge=16, le=1024)] = 128
     """lanes (K) that bands are cut from; with datasketch also what similarity is estimated from"""
     bins: Annotated[int, Field(ge=64, le=8192)] = 1024
-    """bins of the sketch that estimates similarity, 2 bits each: more are more exact (standard error 0.5 / sqrt(bins))"""
+    """bins of the sketch that estimates similarity, 2 bits each: more are more exact (standard error 0.5 /
+    sqrt(bins))"""
     ngram: Annotated[int, Field(ge=1, le=64)] = 5
     """symbols in a shingle; a symbol is one Chinese character or one word"""
     min_symbols: Annotated[int, Field(ge=1)] = 12

@@ -15,7 +15,7 @@ EXACT_BYTES = 16
 def exact_hashes(texts: pa.LargeStringArray) -> NDArray[np.uint8]:
     """uint8[D, 16]: the digest of each text (big-endian, as xxhash prints it); a null hashes like an empty text."""
     data, offsets = text_buffers(texts)
-    view = memoryview(data)
+    view = data.data
     digest = xxhash.xxh3_128_digest
     bounds = offsets.tolist()
     joined = b"".join([digest(view[a:b]) for a, b in pairwise(bounds)])

@@ -1,4 +1,5 @@
-"""Decisions and ledger of a unit: one row per document that says keep or why not, and one per removal with its evidence.
+"""Decisions and ledger of a unit: one row per document that says keep or why not, and one per removal with its
+evidence.
 
 In: the unit's sidecar and WORK/decide-<hash>/resolved.arrow (documents that have a duplicate, by ordinal).
 Out: decisions/<unit>.arrow, ledger/<unit>.parquet.

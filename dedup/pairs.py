@@ -1,4 +1,5 @@
-"""Buckets → verified pairs: documents that share a band key are compared by their sketches, in time linear in the bucket.
+"""Buckets → verified pairs: documents that share a band key are compared by their sketches, in time linear in the
+bucket.
 
 Inside a bucket documents are taken in survivor order; each is compared with the bucket's leaders, the earlier ones that
 nothing there resembles. A pair is kept only if its sketches agree: loose bands propose many pairs of J 0.4–0.5, and
@@ -183,7 +184,8 @@ def neighbour_pairs(
 
 
 def near_alike_orders(loose: NDArray[np.int64], sketch_LW: NDArray[np.uint64], bucket: int) -> list[NDArray[np.int64]]:
-    """Orders of a hot bucket's loose documents in which those that agree in some bins of the sketch stand side by side."""
+    """Orders of a hot bucket's loose documents in which those that agree in some bins of the sketch stand side by
+    side."""
     num_words = sketch_LW.shape[1]
     mask = np.uint64((1 << BINS_PER_ROTATION) - 1)
     orders = []
@@ -217,7 +219,8 @@ def read_keys(context: PairContext, kind: str, key_range: int) -> tuple[NDArray[
 def buckets(keys: NDArray[np.uint64], ordinals: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(members, starts): ordinals of every key that occurs at least twice, key by key; starts int64[buckets + 1].
 
-    Sorts one array in place of keys and their order, ten times faster: the low bits of each key make room for its index.
+    Sorts one array in place of keys and their order, ten times faster: the low bits of each key make room for its
+    index.
     """
     if not len(keys):
         return np.zeros(0, np.int64), np.zeros(1, np.int64)

@@ -1,7 +1,7 @@
 """The script for `ray submit ray_cluster.yaml dedup/run.py -- --input … --output …`: `taojin dedup` on that cluster.
 
-`ray submit` copies this one file to the head and runs it there, so it imports only the installed package. Flags are those
-of `taojin dedup`; without --address the cluster of the machine it runs on is meant.
+`ray submit` copies this one file to the head and runs it there, so it imports only the installed package. Flags are
+those of `taojin dedup`; without --address the cluster of the machine it runs on is meant.
 """
 
 import os

@@ -23,7 +23,6 @@ from taojin.dedup.config import DedupConfig
 from taojin.dedup.exact import EXACT_BYTES, exact_hashes, exact_keys
 from taojin.dedup.sketch import Sketches, sketch_array, sketch_words, text_buffers
 
-
 # Rows collected into one sidecar batch: few batches make look-ups of single documents cheap; about 12 MB.
 SIDECAR_ROWS = 32_768
 
@@ -62,8 +61,8 @@ def scan_unit(context: ScanContext, unit: int) -> dict[str, Any]:
     plan, config, work = context
     name = f"{unit_name(unit)}.arrow"
     schema = sidecar_schema(plan, config)
-    wanted = [config.text_column, config.id_column, config.source_column, config.quality_column]
-    names = [column for column in wanted if column in plan.schema.names]
+    wanted = (config.text_column, config.id_column, config.source_column, config.quality_column)
+    names = [column for column in wanted if column and column in plan.schema.names]
     piece_rows: Counter[tuple[int, int]] = Counter()
     reasons: Counter[str] = Counter()
     documents = text_bytes = chars = written = 0

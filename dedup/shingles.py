@@ -1,7 +1,8 @@
 """Shingles: n consecutive symbols as one rolled 64-bit hash, and the set of them that exact similarity needs.
 
-A shingle's hash is Σ symbol[k] · B^(n-1-k) mod 2^64 with a fixed odd B, rolled in O(1) per symbol. It is not mixed here:
-whoever selects by it (`taojin.dedup.sketch`) mixes it first. Two different 5-shingles collide with probability 2^-64 or so.
+A shingle's hash is Σ symbol[k] · B^(n-1-k) mod 2^64 with a fixed odd B, rolled in O(1) per symbol. It is not mixed
+here: whoever selects by it (`taojin.dedup.sketch`) mixes it first. Two different 5-shingles collide with probability
+2^-64 or so.
 
     fold_symbols → roll_shingles → sketch            (the scan)
                                └→ shingle_sets       (settling pairs exactly)
@@ -20,7 +21,8 @@ _1 = np.uint64(1)
 
 @njit(cache=True, nogil=True)
 def roll_shingles(symbols: NDArray[np.uint64], count: int, ngram: int) -> int:
-    """Replace symbols[0:count] by its shingle hashes, in place; returns how many there are: max(0, count - ngram + 1)."""
+    """Replace symbols[0:count] by its shingle hashes, in place; returns how many there are: max(0, count - ngram +
+    1)."""
     if count < ngram:
         return 0
     n = np.uint64(ngram)

@@ -50,9 +50,9 @@ def read_sidecar_column(batch: pa.RecordBatch, name: str) -> NDArray[Any]:
 def gather(works: Sequence[WorkView], ordinals: NDArray[np.int64], names: Sequence[str]) -> dict[str, Any]:
     """Columns of the given documents (ascending ordinals), in that order.
 
-    Values: NumPy arrays; `id` and `source` as pyarrow string arrays (null where the input has no such column), `quality`
-    NaN where there is none. Opens each touched unit once; local files are mapped and released unit by unit, so memory
-    is what is returned.
+    Values: NumPy arrays; `id` and `source` as pyarrow string arrays (null where the input has no such column),
+    `quality` NaN where there is none. Opens each touched unit once; local files are mapped and released unit by unit,
+    so memory is what is returned.
     """
     pieces: dict[str, list[Any]] = {name: [] for name in names}
     for work in works:

@@ -1,16 +1,16 @@
 """Sketches: what stands for a document's set of shingles when pairs are proposed (lanes) and compared (sketch).
 
-*Lanes* propose pairs. Fast similarity sketching (Dahlgaard, Knudsen, Thorup, FOCS 2017): every shingle is thrown into one
-of K bins, each bin keeps its smallest hash, and rounds repeat with fresh hashes until no bin is empty; an earlier round
-beats a later one. O(n + K log K) per document. Two documents agree in a lane with probability J. Lanes are hashed into
-band keys (`taojin.dedup.bands`) and not kept.
+*Lanes* propose pairs. Fast similarity sketching (Dahlgaard, Knudsen, Thorup, FOCS 2017): every shingle is thrown into
+one of K bins, each bin keeps its smallest hash, and rounds repeat with fresh hashes until no bin is empty; an earlier
+round beats a later one. O(n + K log K) per document. Two documents agree in a lane with probability J. Lanes are
+hashed into band keys (`taojin.dedup.bands`) and not kept.
 
 The *sketch* compares pairs. It comes out of the first round, at no further hashing, with more bins: one-permutation
-hashing without densification (Li, Owen, Zhang, NeurIPS 2012), 2 bits a bin: 0 is an empty bin, else one of 3 values drawn
-from the LOW bits of the winner (its high bits are small by selection). With M bins that agree, B non-empty in both and E
-in either, chance gives a third of what does not truly agree, so J ≈ (M − B/3) / (2/3) / E. Short documents fill bins of
-their own and are compared nearly exactly; at 1,024 bins (256 bytes) the standard error of long ones is 0.016 at J = 0.8,
-where 128 lanes of 16 bits, as many bytes, have 0.035.
+hashing without densification (Li, Owen, Zhang, NeurIPS 2012), 2 bits a bin: 0 is an empty bin, else one of 3 values
+drawn from the LOW bits of the winner (its high bits are small by selection). With M bins that agree, B non-empty in
+both and E in either, chance gives a third of what does not truly agree, so J ≈ (M − B/3) / (2/3) / E. Short documents
+fill bins of their own and are compared nearly exactly; at 1,024 bins (256 bytes) the standard error of long ones is
+0.016 at J = 0.8, where 128 lanes of 16 bits, as many bytes, have 0.035.
 
 `--sketch datasketch` is K-permutation MinHash, bit for bit what datasketch ≥ 2.0 computes (scheme affine32, seed 1) on
 the low 32 bits of our shingle hashes; its lanes are the sketch. An oracle, and for indexes that are read elsewhere.
@@ -82,7 +82,8 @@ def throw(
     hash_mask: np.uint64,
     winners_B: NDArray[np.uint64],
 ) -> None:
-    """The first round: each shingle into bin (hash >> shift), the smallest (hash & hash_mask) wins. For many shingles."""
+    """The first round: each shingle into bin (hash >> shift), the smallest (hash & hash_mask) wins. For many
+    shingles."""
     winners_B[:] = _EMPTY
     size = np.uint64(count)
     # While winners still change often, a store per shingle beats a branch that is guessed wrong.
@@ -126,7 +127,7 @@ def throw_few(
         num_touched += np.uint64(old == _EMPTY)
         winners_B[b] = min(old, x & hash_mask)
         j += _1
-    return np.int64(num_touched)
+    return int(np.int64(num_touched))
 
 
 @njit(inline="always")

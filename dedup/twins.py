@@ -1,4 +1,5 @@
-"""Twins: documents with the same bytes. They are settled before near-duplicates, so that only one of each takes part there.
+"""Twins: documents with the same bytes. They are settled before near-duplicates, so that only one of each takes part
+there.
 
 Of equal texts the first in survivor order represents the others; if it goes, they go with it.
 """
@@ -18,7 +19,7 @@ TWIN_SCHEMA = pa.schema([("document", pa.int64()), ("representative", pa.int64()
 
 def twin_range(context: PairContext, key_range: int) -> dict[str, Any]:
     """Twins of one key range → twins/<range>.arrow, by document; counts ids that occur more than once."""
-    members, starts = buckets(*read_keys(context, "exact", key_range))
+    members, _ = buckets(*read_keys(context, "exact", key_range))
     documents = np.sort(members)
     columns = gather(context.works, documents, ("exact", "id", *order_columns(context.config)))
     num_own = context.works[0].num_documents

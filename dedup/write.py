@@ -76,31 +76,24 @@ def write_part(context: WriteContext, item: tuple[int, tuple[tuple[Span, int], .
     repetitive = [field.name for field in schema if field.name not in (config.text_column, config.id_column)]
     name = part_name(index)
     expected = sum(kept for _, kept in spans)
-    text_bytes = documents = 0
-    with out.create(name) as sink:
-        with pq.ParquetWriter(
-            sink,
-            schema,
-            compression="zstd",
-            compression_level=ZSTD_LEVEL,
-            use_dictionary=repetitive,
-            write_statistics=repetitive,
-        ) as writer:
-            held: list[pa.RecordBatch] = []
-            held_bytes = 0
-            for batch in kept_rows(context, [span for span, _ in spans], schema):
-                held.append(batch)
-                held_bytes += batch.nbytes
-                sink.rows += batch.num_rows
-                text_bytes += _text_bytes(batch.column(config.text_column))
-                if held_bytes >= config.row_group_mb * 1e6:
-                    _write_group(writer, held, schema)
-                    held, held_bytes = [], 0
-            _write_group(writer, held, schema)
+    options = {"compression": "zstd", "compression_level": ZSTD_LEVEL}
+    options |= {"use_dictionary": repetitive, "write_statistics": repetitive}
+    text_bytes = 0
+    with out.create(name) as sink, pq.ParquetWriter(sink, schema, **options) as writer:
+        held: list[pa.RecordBatch] = []
+        held_bytes = 0
+        for batch in kept_rows(context, [span for span, _ in spans], schema):
+            held.append(batch)
+            held_bytes += batch.nbytes
+            sink.rows += batch.num_rows
+            text_bytes += _text_bytes(batch.column(config.text_column))
+            if held_bytes >= config.row_group_mb * 1e6:
+                _write_group(writer, held, schema)
+                held, held_bytes = [], 0
+        _write_group(writer, held, schema)
     if sink.rows != expected:
         raise InvariantError(f"{name}: {expected:,} documents were to stay, {sink.rows:,} were written")
-    documents = sink.rows
-    return {"documents": documents, "bytes": text_bytes, "files": {"part": out.entry(name, sink).as_json()}}
+    return {"documents": sink.rows, "bytes": text_bytes, "files": {"part": out.entry(name, sink).as_json()}}
 
 
 def _write_group(writer: pq.ParquetWriter, held: list[pa.RecordBatch], schema: pa.Schema) -> None:

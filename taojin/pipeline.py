@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from taojin import __version__
 from taojin.core.config import fingerprint
 from taojin.core.corpus import Ordinals, Plan, make_plan
@@ -200,7 +198,7 @@ def open_index(name: str, config: DedupConfig, first: int) -> Corpus:
         raise InputError(f"--against {name}: no plan.json there; expected the WORK folder of an earlier run")
     plan = Plan.from_json(work.read_json("plan.json"))
     scan = config.scan_part()
-    keys = ("sketch", "num_hashes", "ngram", "min_symbols", "bands", "rows", "formats")
+    keys = ("sketch", "num_hashes", "bins", "ngram", "min_symbols", "bands", "rows", "formats")
     other = [
         f"{key} is {plan.config[key]!r} there, {scan[key]!r} here" for key in keys if plan.config[key] != scan[key]
     ]
@@ -253,7 +251,8 @@ def summarise(plan: Plan, scan_stats: Sequence[Stats], decided: Decided) -> dict
     removed = sum(counts["removed"].values())
     if not scanned == counts["documents"] == counts["kept"] + removed:
         raise InvariantError(
-            f"{scanned:,} documents were scanned, {counts['kept']:,} kept and {removed:,} removed: some are unaccounted for"
+            f"{scanned:,} documents were scanned, {counts['kept']:,} kept and {removed:,} removed: "
+            "some are unaccounted for"
         )
     unseen: Counter[str] = Counter()
     for stats in scan_stats:

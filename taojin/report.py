@@ -2,7 +2,6 @@
 
 import sys
 
-
 from taojin.pipeline import DedupResult
 
 # How each reason reads to a person.

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -59,9 +60,7 @@ def taojin(*arguments: object) -> Outcome:
 def dedup(source: object, output: object, *flags: object) -> Outcome:
     """`taojin dedup` without Ray in this process."""
     inputs = source if isinstance(source, list) else [source]
-    return taojin(
-        "dedup", "--input", *inputs, "--output", output, "--num-cpus", "0", "--quiet", "--json", *flags
-    )
+    return taojin("dedup", "--input", *inputs, "--output", output, "--num-cpus", "0", "--quiet", "--json", *flags)
 
 
 def process(*arguments: object, **environment: str) -> subprocess.Popen[str]:
@@ -190,3 +189,21 @@ def peak_memory_mb(arguments: Sequence[object], timeout: float = 240) -> tuple[O
     )
     *lines, peak = done.stderr.splitlines()
     return Outcome(done.returncode, done.stdout, "\n".join(lines)), int(peak) * 1024 / 1e6
+
+
+def die_committing(arguments: Sequence[object], fragment: str, number: int) -> None:
+    """Run `taojin` in this process and SIGKILL it as it renames the `number`th file whose path holds `fragment`; what
+    was to be renamed is torn first. For a process of its own."""
+    rename = os.replace
+    seen = 0
+
+    def replace(source: str, target: str) -> None:
+        nonlocal seen
+        seen += fragment in target
+        if fragment in target and seen == number:
+            os.truncate(source, os.path.getsize(source) // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(source, target)
+
+    os.replace = replace  # type: ignore[assignment]
+    sys.exit(taojin(*arguments).status)

@@ -13,6 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 U64 = (1 << 64) - 1
+Table = Sequence[int] | NDArray[np.uint32]
 
 # What the documentation of the fold table says; written out again on purpose.
 BREAK, VANISH, SYMBOL, LETTER, MULTI, SURROGATE = range(6)
@@ -41,7 +42,7 @@ def run_hash(letters: Sequence[int]) -> int:
     return h ^ h >> 32
 
 
-def fold_entries(code_point: int, table: Sequence[int], expansions: Sequence[int]) -> list[tuple[int, int]]:
+def fold_entries(code_point: int, table: Table, expansions: Table) -> list[tuple[int, int]]:
     """(class, value) of what a code point becomes."""
     entry = int(table[code_point])
     entries = [entry]
@@ -51,7 +52,7 @@ def fold_entries(code_point: int, table: Sequence[int], expansions: Sequence[int
     return [(e >> 21, e & 0x1FFFFF) for e in entries]
 
 
-def fold(data: bytes, table: Sequence[int], expansions: Sequence[int]) -> Folded:
+def fold(data: bytes, table: Table, expansions: Table) -> Folded:
     try:
         text = data.decode("utf-8", "strict")
     except UnicodeDecodeError:

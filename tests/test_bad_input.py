@@ -466,7 +466,9 @@ def test_a_single_line_of_21_mb_is_read(tmp_path: Path) -> None:
     assert dedup(tmp_path / "a.jsonl", tmp_path / "out").counts["text_bytes"] == 21_000_000
 
 
-@pytest.mark.parametrize("text", ["长" * 1_000_000, "a" * 6_000_000, "同一句话。" * 60_000], ids=["Han", "word", "sentence"])
+@pytest.mark.parametrize(
+    "text", ["长" * 1_000_000, "a" * 6_000_000, "同一句话。" * 60_000], ids=["Han", "word", "sentence"]
+)
 def test_monotonous_documents_find_their_twins(tmp_path: Path, text: str) -> None:
     path = write_texts(tmp_path / "a.parquet", [text, PLAIN[0], text + "。"])
     assert sum(conserved(dedup(path, tmp_path / "out")).values()) == 1

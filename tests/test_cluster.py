@@ -79,7 +79,10 @@ def test_an_upload_holds_the_code_and_no_data_nor_environment(tmp_path: Path) ->
     (tmp_path / "data").mkdir()
     checkout = tmp_path / "checkout"
     shutil.copytree(
-        ROOT, checkout, symlinks=True, ignore=shutil.ignore_patterns(".venv", ".git", ".bench", ".*_cache", "*.egg-info")
+        ROOT,
+        checkout,
+        symlinks=True,
+        ignore=shutil.ignore_patterns(".venv", ".git", ".bench", ".*_cache", "*.egg-info"),
     )
     for name in (".venv/bin/python", ".git/HEAD", "a.parquet", "raw/b.jsonl", "raw/c.jsonl.gz", "out.work/plan.json"):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +91,9 @@ def test_an_upload_holds_the_code_and_no_data_nor_environment(tmp_path: Path) ->
     with zipfile.ZipFile(tmp_path / "upload.zip") as archive:
         names = archive.namelist()
     assert {"taojin/cli.py", "core/corpus.py", "taojin/core/corpus.py", "taojin/core/fold-v1.npz"} <= set(names)
-    assert not [name for name in names if (checkout / name).is_file() and (checkout / name).read_text("latin-1") == "not code"]
+    assert not [
+        name for name in names if (checkout / name).is_file() and (checkout / name).read_text("latin-1") == "not code"
+    ]
     assert (tmp_path / "upload.zip").stat().st_size < 10_000_000
 
 

@@ -110,10 +110,12 @@ class Template:
     def records(self, count: int) -> list[str]:
         return [self.record() for _ in range(count)]
 
-    def edited(self, text: str) -> str:
-        """Two neighbouring characters replaced, anywhere: J ≈ 0.9 to `text`."""
-        at = int(self.random.integers(6, len(text) - 8))
-        return text[:at] + self.han(2) + text[at + 2 :]
+    def edited(self, text: str, places: int = 1) -> str:
+        """Two neighbouring characters replaced, in one place anywhere: J ≈ 0.9 to `text`; in two: J ≈ 0.83."""
+        for _ in range(places):
+            at = int(self.random.integers(6, len(text) - 8))
+            text = text[:at] + self.han(2) + text[at + 2 :]
+        return text
 
 
 def unlike(seed: int) -> Template:
@@ -163,21 +165,23 @@ def test_records_that_share_a_template_are_kept_as_an_exact_run_keeps_them(tmp_p
 
 
 @pytest.mark.parametrize("verify", ["sketch", "exact"])
-def test_near_duplicates_inside_a_template_are_found(tmp_path: Path, verify: str) -> None:
-    """300 of 3,300 records are edits of another (J ≈ 0.9). Found: … of them with either verification."""
+@pytest.mark.parametrize(("places", "floor"), [(1, 0.99), (2, 0.97)])
+def test_near_duplicates_inside_a_template_are_found(tmp_path: Path, places: int, floor: float, verify: str) -> None:
+    """300 of 3,300 records are edits of another, with J ≈ 0.9 or J ≈ 0.83 to it. Of those pairs that have J ≥ 0.8
+    all were found when this was written, with either verification."""
     template = unlike(3)
     texts = template.records(3000)
-    texts += [template.edited(texts[i]) for i in range(0, 3000, 10)]
+    texts += [template.edited(texts[i], places) for i in range(0, 3000, 10)]
     order = template.random.permutation(len(texts)).tolist()
     texts = [texts[i] for i in order]
     sets = sets_of(texts)
     where = {original: now for now, original in enumerate(order)}
     planted = [(where[i], where[3000 + i // 10]) for i in range(0, 3000, 10)]
-    assert 0.86 < np.mean([naive.jaccard(sets[a], sets[b]) for a, b in planted]) < 0.94
+    planted = [(a, b) for a, b in planted if naive.jaccard(sets[a], sets[b]) >= THRESHOLD]
+    assert len(planted) > 200
     found = run(tmp_path, texts, verify=verify)
     share = np.mean([found.removed.get(a) == b or found.removed.get(b) == a for a, b in planted])
-    print(f"{verify}: {share:.4f} of the planted pairs, {len(found.removed)} removed")
-    assert share >= 0.97
+    assert share >= floor
     right = np.mean([naive.jaccard(sets[a], sets[b]) >= THRESHOLD for a, b in found.removed.items()])
     assert right >= (1.0 if verify == "exact" else 0.985)
 
@@ -188,7 +192,7 @@ def test_a_hundred_thousand_records_of_a_template_are_kept_and_cost_a_bounded_nu
 ) -> None:
     template = unlike(4)
     texts = template.records(100_000)
-    texts += [template.edited(texts[i]) for i in range(0, 100_000, 100)]
+    texts += [template.edited(texts[i], 1 + i // 100 % 2) for i in range(0, 100_000, 100)]
     sets = sets_of(texts)
     pairs = naive.exact_pairs_of_templates(sets, THRESHOLD)
     exact = int(naive.greedy_over_pairs(len(texts), pairs, survival(texts).tolist()).sum())
@@ -196,11 +200,12 @@ def test_a_hundred_thousand_records_of_a_template_are_kept_and_cost_a_bounded_nu
     found = run(tmp_path, texts)
     seconds = time.perf_counter() - begin
     planted = [(i, 100_000 + i // 100) for i in range(0, 100_000, 100)]
+    planted = [(a, b) for a, b in planted if naive.jaccard(sets[a], sets[b]) >= THRESHOLD]
     share = np.mean([found.removed.get(a) == b or found.removed.get(b) == a for a, b in planted])
     counts = found.result.counts
     print(
         f"{len(texts):,} records: exact greedy keeps {exact:,}, taojin {len(found.kept):,}; recall of planted pairs "
-        f"{share:.4f}; {seconds:.1f} s; {counts['compared']:,} comparisons, {counts['hot_buckets']} hot buckets, "
+        f"{share:.4f} of {len(planted)}; {seconds:.1f} s; {counts['compared']:,} comparisons, {counts['hot_buckets']} hot buckets, "
         f"the largest {counts['largest_bucket']:,}, {counts['settled_by_shingles']:,} settled by shingles"
     )
     assert abs(len(found.kept) - exact) <= 0.01 * exact
@@ -241,7 +246,8 @@ def test_the_warning_names_the_large_cluster_as_the_output_does(collapsed: Run) 
     assert largest["cluster_size"] > 1000
     assert f"{largest['cluster_size']:,} documents" in warning
     assert largest["cluster"] > 1 << 40  # the position of a document in another shard than the first
-    assert str(largest["cluster"]) in warning or largest["id"] in warning
+    shard, row = divmod(largest["number"], 1334)
+    assert f" {shard:03}.parquet#{row}" in warning
 
 
 def test_a_cluster_is_as_large_as_what_went_in_its_favour_and_itself(collapsed: Run) -> None:
@@ -346,6 +352,14 @@ def test_a_variant_of_a_text_is_found(tmp_path: Path, name: str, verify: str) ->
     assert found.ledger["similarity"].to_pylist() == [1.0]
     survivor = max(range(3), key=lambda i: (i != 1, len(texts[i]), -i))
     assert found.kept == {1, survivor}
+
+
+@pytest.mark.parametrize("verify", ["sketch", "exact"])
+def test_texts_that_fold_to_the_same_are_found_at_threshold_one(tmp_path: Path, verify: str) -> None:
+    """Of several lengths: whether an estimate of 1 reaches a threshold of 1 is a matter of rounding."""
+    beginnings = [SIMPLIFIED[:length] for length in range(20, 80, 3)]
+    found = run(tmp_path, [v for text in beginnings for v in (text, f"{text}！")], threshold=1.0, verify=verify)
+    assert len(found.kept) == len({text.rstrip("，。；、") for text in beginnings})
 
 
 @pytest.mark.parametrize("name", SHORT_VARIANTS)
