@@ -188,10 +188,10 @@ def test_files_without_a_visible_character_have_no_symbol(dirty_texts: Path, nam
 
 @pytest.mark.parametrize("name", ["zero_width_stuffed.txt", "spaced_out.txt", "fullwidth.txt"])
 def test_a_disguised_text_resembles_the_plain_one_above_the_threshold(dirty_texts: Path, name: str) -> None:
-    """zero_width_stuffed and fullwidth reach 1.0. spaced_out takes words of letters and digits apart: 0.91 here."""
+    """zero_width_stuffed and fullwidth reach 1.0. spaced_out takes words of letters and digits apart: 0.965."""
     plain = fold((dirty_texts / "plain_reference.txt").read_bytes())
     found = jaccard(fold((dirty_texts / name).read_bytes()), plain)
-    assert found == 1.0 if name != "spaced_out.txt" else found > 0.9
+    assert found == 1.0 if name != "spaced_out.txt" else found > 0.95
 
 
 def test_stacked_combining_marks_leave_the_plain_text(dirty_texts: Path) -> None:
