@@ -104,7 +104,8 @@ def simplified_characters() -> dict[str, str]:
         traditional, _, simplified = line.partition("\t")
         if len(traditional) == 1 and simplified:
             pairs[traditional] = simplified.split(" ")[0]
-    return pairs
+    # 薴 → 苧 → 苎: what a fold yields must fold to itself.
+    return {traditional: pairs.get(simplified, simplified) for traditional, simplified in pairs.items()}
 
 
 def fold_code_point(code_point: int, simplified: dict[str, str]) -> list[int]:

@@ -10,6 +10,7 @@ ends with a UnitError that names them all.
 """
 
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,8 @@ WORKER_RETRIES = 4
 CPU_REFRESH_SECONDS = 2.0
 STARVED_SECONDS = 60.0
 PROBE_SECONDS = 60.0
+# Ray replaces 127.0.0.1 by the host's address, which others can reach; on Linux all of 127/8 is loopback.
+LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 
 
 class Executor(Protocol):
@@ -84,7 +87,7 @@ class RayExecutor:
                     address="local",
                     num_cpus=num_cpus,
                     include_dashboard=False,
-                    _node_ip_address="127.0.0.1",
+                    _node_ip_address=LOOPBACK,
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                     configure_logging=not quiet,

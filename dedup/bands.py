@@ -126,11 +126,23 @@ class KeyWriter:
 
 
 def read_range(
-    folder: Folder, name: str, key_range: int, num_ranges: int
+    folder: Folder, name: str, key_range: int, num_ranges: int, *, written: int = 0
 ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint32]]]:
-    """(keys, rows) of one key range of a unit, run by run."""
+    """(keys, rows) of one of `num_ranges` key ranges of a unit, run by run.
+
+    `written`: into how many ranges the file is split where that is another number: an index has its own size. All such
+    numbers are powers of two.
+    """
+    written = written or num_ranges
+    first = key_range * written // num_ranges
+    shift = np.uint64(64 - (num_ranges.bit_length() - 1))
     with folder.open(name) as file:
         reader = pa.ipc.open_file(file)
-        for number in range(key_range, reader.num_record_batches, num_ranges):
-            batch = reader.get_batch(number)
-            yield batch.column(0).to_numpy(), batch.column(1).to_numpy()
+        for run in range(0, reader.num_record_batches, written):
+            for number in range(run + first, run + first + max(1, written // num_ranges)):
+                batch = reader.get_batch(number)
+                keys, rows = batch.column(0).to_numpy(), batch.column(1).to_numpy()
+                if written < num_ranges:
+                    inside = keys >> shift == np.uint64(key_range)
+                    keys, rows = keys[inside], rows[inside]
+                yield keys, rows

@@ -14,6 +14,8 @@ EXACT_BYTES = 16
 
 def exact_hashes(texts: pa.LargeStringArray) -> NDArray[np.uint8]:
     """uint8[D, 16]: the digest of each text (big-endian, as xxhash prints it); a null hashes like an empty text."""
+    if texts.null_count:
+        texts = texts.fill_null("")  # bytes may lie under a null
     data, offsets = text_buffers(texts)
     view = data.data
     digest = xxhash.xxh3_128_digest

@@ -206,7 +206,8 @@ def read_keys(context: PairContext, kind: str, key_range: int) -> tuple[NDArray[
         folder = work.folder.child(kind)
         for unit in range(len(work.unit_first) - 1):
             first = work.first + int(work.unit_first[unit])
-            for unit_keys, rows in read_range(folder, f"{unit_name(unit)}.arrow", key_range, context.num_ranges):
+            name = f"{unit_name(unit)}.arrow"
+            for unit_keys, rows in read_range(folder, name, key_range, context.num_ranges, written=work.num_ranges):
                 found = rows.astype(np.int64) + first
                 if excluded.size:
                     taking_part = (excluded[found >> 3] >> (found & 7).astype(np.uint8)) & 1 == 0

@@ -22,7 +22,8 @@ class WorkView(NamedTuple):
     """One WORK folder as readers need it.
 
     first: its first ordinal · unit_first: int64[units + 1], first ordinal of each unit, counted from `first` ·
-    shard_first: the same per shard · shard_paths · survivors: name of its decide folder for an index, "" for this run.
+    shard_first: the same per shard · shard_paths · survivors: name of its decide folder for an index, "" for this run ·
+    num_ranges: into how many its keys are split.
     """
 
     folder: Folder
@@ -31,6 +32,7 @@ class WorkView(NamedTuple):
     shard_first: NDArray[np.int64]
     shard_paths: tuple[str, ...]
     survivors: str
+    num_ranges: int
 
     @property
     def num_documents(self) -> int:

@@ -308,8 +308,8 @@ def estimate(a_W: NDArray[np.uint64], b_W: NDArray[np.uint64], packed: bool) -> 
         either += _count_ones(full_a | full_b)
     if either == _0:
         return 0.0
-    value = (np.float64(agree) - CHANCE * np.float64(both)) / (1.0 - CHANCE) / np.float64(either)
-    return max(0.0, value)
+    # (agree − both · 1/3) / (2/3) / either in whole numbers, so that equal sketches are exactly 1.
+    return max(0.0, (3.0 * np.float64(agree) - np.float64(both)) / (2.0 * np.float64(either)))
 
 
 @njit(cache=True, nogil=True)

@@ -7,6 +7,7 @@ Results go to stdout, progress and messages to stderr. Exit status: see `taojin.
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from typing import Any
 
 USAGE = """taojin 淘金: clean training corpora from raw shards
@@ -112,7 +113,10 @@ def _dedup(arguments: list[str]) -> int:
     from taojin.pipeline import run_dedup
     from taojin.report import print_result
 
-    print_result(run_dedup(config), as_json=config.as_json)
+    # Ray tells of lost workers by print: that is no result.
+    with redirect_stdout(sys.stderr):
+        result = run_dedup(config)
+    print_result(result, as_json=config.as_json)
     return 0
 
 

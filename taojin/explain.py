@@ -132,7 +132,7 @@ def open_corpus(work: Folder) -> Corpus:
     config = DedupConfig(**values, input=(work.uri,), work=work.uri, report_only=True)
     ordinals = Ordinals(plan, rows)
     paths = tuple(shard.path for shard in plan.shards)
-    view = WorkView(work, 0, ordinals.unit_first, ordinals.shard_first, paths, "")
+    view = WorkView(work, 0, ordinals.unit_first, ordinals.shard_first, paths, "", plan.num_ranges)
     return Corpus(plan, config, ordinals, view)
 
 

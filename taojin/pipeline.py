@@ -185,6 +185,7 @@ def view_of(work: Folder, plan: Plan, config: DedupConfig, scan_stats: Sequence[
         shard_first=ordinals.shard_first,
         shard_paths=tuple(shard.path for shard in plan.shards),
         survivors="",
+        num_ranges=plan.num_ranges,
     )
     return Corpus(plan, config, ordinals, view)
 

@@ -18,6 +18,7 @@ from taojin.dedup.survivors import (
     BY_HASH,
     BY_SKETCH,
     SMALL,
+    accept_from,
     adjacency,
     best_partners,
     borderline,
@@ -234,6 +235,13 @@ def test_nothing_is_settled_at_first_by_estimate_and_everything_by_shingles() ->
     above, below = settled_band(configured(), settled=True)
     assert above == 0.8
     assert below == borderline(configured()) == pytest.approx(0.8 + 2.5 * standard_error(0.8, configured()))
+
+
+def test_an_estimate_must_clear_the_threshold_by_a_part_of_its_error_and_exact_similarity_need_not() -> None:
+    config = configured()
+    assert accept_from(config, settled=True) == 0.8
+    assert 0.8 < accept_from(config, settled=False) < 0.8 + 0.5 * standard_error(0.8, config)
+    assert accept_from(configured(threshold=1.0), settled=False) == 1.0
 
 
 @given(seeds, st.sampled_from([0.6, 0.8]))

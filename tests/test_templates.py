@@ -206,7 +206,8 @@ def test_a_hundred_thousand_records_of_a_template_are_kept_and_cost_a_bounded_nu
     print(
         f"{len(texts):,} records: exact greedy keeps {exact:,}, taojin {len(found.kept):,}; recall of planted pairs "
         f"{share:.4f} of {len(planted)}; {seconds:.1f} s; {counts['compared']:,} comparisons, "
-        f"{counts['hot_buckets']} hot buckets, the largest {counts['largest_bucket']:,}, {counts['settled_by_shingles']:,} settled by shingles"
+        f"{counts['hot_buckets']} hot buckets, the largest {counts['largest_bucket']:,}, "
+        f"{counts['settled_by_shingles']:,} settled by shingles"
     )
     assert abs(len(found.kept) - exact) <= 0.01 * exact
     assert counts["compared"] <= 20 * 48 * len(texts)

@@ -12,7 +12,7 @@ def test_the_kernels_say_the_same_without_compilation(name: str) -> None:
     """The module's tests in a process where numba compiles nothing: bounds and types are NumPy's own there."""
     folder = Path(__file__).parent
     command = [
-        sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
         "-W", "ignore:overflow encountered:RuntimeWarning", str(folder / f"test_{name}.py"),
     ]  # fmt: skip
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}

