@@ -128,6 +128,14 @@ class Folder:
         infos = filesystem.get_file_info(pafs.FileSelector(self.path(sub), allow_not_found=True))
         return sorted(info.base_name for info in infos if not _TEMPORARY.search(info.base_name))
 
+    def remove_temporary(self) -> None:
+        """Remove what killed attempts left directly below the folder. For when nothing is being written there."""
+        filesystem, _ = self.resolve()
+        for info in filesystem.get_file_info(pafs.FileSelector(self.path(), allow_not_found=True)):
+            if _TEMPORARY.search(info.base_name):
+                with contextlib.suppress(FileNotFoundError):
+                    filesystem.delete_file(info.path)
+
     def open(self, name: str) -> pa.NativeFile:
         """Random access; memory-mapped when local. The mapping is dropped with the last array made from it."""
         if self.is_local:

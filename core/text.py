@@ -8,10 +8,10 @@ Indices are uint64 on purpose: numba wraps negative indices of signed ones, whic
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from taojin.core.fold import BREAK, CODE_POINT_MASK, LETTER, MULTI, SURROGATE, SYMBOL
+from taojin.core.jit import inlined, kernel
 
 _U32 = np.uint32
 _U64 = np.uint64
@@ -44,7 +44,7 @@ _HALF = np.uint64(32)
 SYMBOLS_PER_BYTE = 2
 
 
-@njit(inline="always")
+@inlined
 def mix(x: np.uint64) -> np.uint64:
     """splitmix64's finalizer: a bijection of uint64 whose every output bit depends on every input bit.
 
@@ -55,7 +55,7 @@ def mix(x: np.uint64) -> np.uint64:
     return x ^ (x >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fold_symbols(
     data: NDArray[np.uint8],
     start: int,
@@ -183,7 +183,7 @@ def fold_symbols(
     return int(np.int64(count)), int(np.int64(chars)), bool(error == _NO_ERROR)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_bytes(data: NDArray[np.uint8], offsets_D: NDArray[np.int64], out_D: NDArray[np.uint64]) -> None:
     """A 64-bit hash of each byte string (names, not texts): FNV-1a's shape, mixed at the end."""
     for d in range(out_D.size):

@@ -14,9 +14,9 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from numpy.typing import NDArray
 
+from taojin.core.jit import kernel
 from taojin.core.status import FOLDED, SKETCHED
 from taojin.core.storage import Folder, Sink
 from taojin.core.text import mix
@@ -28,7 +28,7 @@ _SEED = np.uint64(0xA0761D6478BD642F)
 _MULTIPLIER = np.uint64(0xE7037ED1A0B428DB)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def band_keys(
     lanes_DK: NDArray[np.uint32],
     status_D: NDArray[np.uint8],
@@ -63,7 +63,7 @@ def band_keys(
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def split_by_range(
     keys: NDArray[np.uint64], rows: NDArray[np.uint32], shift: int, num_ranges: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.int64]]:

@@ -8,14 +8,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-# A group's sketches are held at once (256 bytes a document at K = 128).
+from taojin.core.jit import kernel
+
+# A group's sketches are held at once (256 bytes a document).
 GROUP_DOCUMENTS = 200_000
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find(parent: NDArray[np.int64], i: int) -> int:
     while parent[i] != i:
         parent[i] = parent[parent[i]]
@@ -23,7 +24,7 @@ def find(parent: NDArray[np.int64], i: int) -> int:
     return i
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def connected_components(num_nodes: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64[num_nodes]: the smallest node of each node's component; a, b: the edges."""
     parent = np.arange(num_nodes)

@@ -14,6 +14,8 @@ from taojin.core.uris import with_suffix
 
 SKETCH_FORMAT = 1
 BANDS_FORMAT = 1
+# Rises with every change of what is decided from the same sidecars: an old decision is then left alone, not resumed.
+DECIDE_FORMAT = 1
 
 
 class SourceConfig(Config):
@@ -135,7 +137,7 @@ class DedupConfig(SketchConfig, SourceConfig):
 
     def decide_part(self) -> dict[str, Any]:
         names = ("threshold", "verify", "source_priority", "against", "keep_none")
-        return {name: getattr(self, name) for name in names}
+        return {**{name: getattr(self, name) for name in names}, "format": DECIDE_FORMAT}
 
     def write_part(self) -> dict[str, Any]:
         return {"part_mb": self.part_mb, "row_group_mb": self.row_group_mb, **self.decide_part()}

@@ -62,13 +62,13 @@ def decide(corpora: Sequence[Corpus], config: DedupConfig, folder: Folder, stage
         first = corpus.view.first
         excluded[first : first + corpus.view.num_documents] = ~read_keep(corpus.view)
     context = PairContext(works, config, own.plan.num_ranges, folder, "excluded-twins.bin")
-    _write_bits(folder, context.excluded_name, excluded)
+    files = {context.excluded_name: _write_bits(folder, context.excluded_name, excluded)}
     twin_stats = stages.run("twins", twin_range, context, range(own.plan.num_ranges))
     twins = read_tables(folder, "twins", twin_stats)
 
     excluded[twins.column("document").to_numpy()] = True
     context = context._replace(excluded_name="excluded-pairs.bin")
-    _write_bits(folder, context.excluded_name, excluded)
+    files[context.excluded_name] = _write_bits(folder, context.excluded_name, excluded)
     pair_stats = stages.run("pairs", pair_range, context, range(own.plan.num_ranges))
     a, b, estimated = unique_pairs(
         [read_columns(folder.child("pairs"), f"{unit_name(i)}.arrow") for i in range(len(pair_stats))]
@@ -83,7 +83,9 @@ def decide(corpora: Sequence[Corpus], config: DedupConfig, folder: Folder, stage
         tables.append(judge.run("unsure", *unsettled, settled=True)[0])
     resolved = resolve(pa.concat_tables(tables), twins, num_own, config)
     warnings = large_clusters(resolved, own)
-    _write_table(folder, "resolved.arrow", resolved)
+    files |= judge.files | {"resolved.arrow": _write_table(folder, "resolved.arrow", resolved)}
+    # What the driver itself wrote, for `taojin check`: it is written again by every run.
+    stages.stats.write_json(f"driver/{unit_name(0)}.json", {"files": files})
 
     unit_context = DecisionContext(own.plan, own.config, own.ordinals, works, folder, "resolved.arrow")
     unit_stats = stages.run("decisions", decide_unit, unit_context, range(len(own.plan.units)))
@@ -116,6 +118,7 @@ class _Judge:
         self.tested, self.rejected = tested, rejected
         self.works = tuple(corpus.view for corpus in corpora)
         self.settled = 0
+        self.files: dict[str, Any] = {}  # manifest entries, by name in `folder`
 
     def run(
         self, groups: str, a: NDArray[np.int64], b: NDArray[np.int64], estimated: NDArray[np.float64], *, settled: bool
@@ -165,20 +168,19 @@ class _Judge:
         for group in range(int(group_of_document.max(initial=-1)) + 1):
             low, high = np.searchsorted(group_of_pair[by_group], [group, group + 1])
             rows = by_group[low:high]
-            name = f"{unit_name(group)}.arrow"
-            write_columns(self.folder.child(groups), name, PAIR_SCHEMA, [[a[rows], b[rows], estimated[rows]]])
+            name = f"{groups}/{unit_name(group)}.arrow"
+            columns: list[NDArray[Any]] = [a[rows], b[rows], estimated[rows]]
+            self.files[name] = write_columns(self.folder, name, PAIR_SCHEMA, [columns])
             low, high = np.searchsorted(group_of_tested[tested_by_group], [group, group + 1])
             rows = tested_by_group[low:high]
-            write_columns(
-                self.folder.child(f"{groups}-tested"),
-                name,
-                TESTED_SCHEMA,
-                [[tested[rows], rejected[rows]]],
-            )
+            name = f"{groups}-tested/{unit_name(group)}.arrow"
+            self.files[name] = write_columns(self.folder, name, TESTED_SCHEMA, [[tested[rows], rejected[rows]]])
 
     def _settle(self, groups: str, documents: NDArray[np.int64]) -> None:
-        with self.folder.create(f"{groups}-wanted.npy") as sink:
+        wanted = f"{groups}-wanted.npy"
+        with self.folder.create(wanted) as sink:
             np.save(sink, documents)
+        self.files[wanted] = self.folder.entry(wanted, sink).as_json()
         self.settled += len(documents)
         for number, corpus in enumerate(self.corpora):
             context = SettleContext(
@@ -187,7 +189,7 @@ class _Judge:
                 corpus.ordinals,
                 corpus.view.first,
                 self.folder,
-                f"{groups}-wanted.npy",
+                wanted,
                 f"{groups}-shingles-{number}",
             )
             stage = f"settle-{groups}" + (f"-{number}" if number else "")
@@ -229,14 +231,18 @@ def read_tables(folder: Folder, kind: str, stats: Sequence[Stats]) -> pa.Table:
     return VERDICT_SCHEMA.append(pa.field("survivor_id", pa.string())).empty_table()
 
 
-def _write_bits(folder: Folder, name: str, bits: NDArray[np.bool_]) -> None:
+def _write_bits(folder: Folder, name: str, bits: NDArray[np.bool_]) -> dict[str, Any]:
+    """Returns the manifest entry."""
     with folder.create(name) as sink:
         sink.write(np.packbits(bits, bitorder="little") if bits.any() else b"")
+    return folder.entry(name, sink).as_json()
 
 
-def _write_table(folder: Folder, name: str, table: pa.Table) -> None:
+def _write_table(folder: Folder, name: str, table: pa.Table) -> dict[str, Any]:
+    """Returns the manifest entry."""
     with folder.create(name) as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks(), max_chunksize=1 << 62)
+    return folder.entry(name, sink).as_json()
 
 
 def _totals(unit_stats: Sequence[Stats], num_documents: int) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from numpy.typing import NDArray
 
+from taojin.core.jit import kernel
 from taojin.core.status import FOLDED
 from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
@@ -65,7 +65,7 @@ def accept_at(config: DedupConfig) -> tuple[float, float]:
     return max(propose, 0.01), min(1.0, config.threshold + ABSORB_ERRORS * error)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def resemblance(sketch_LW: NDArray[np.uint64], status_L: NDArray[np.uint8], packed: bool, i: int, j: int) -> float:
     """Estimated similarity of two documents; folded ones are equal or they are not."""
     if status_L[i] != status_L[j]:
@@ -75,7 +75,7 @@ def resemblance(sketch_LW: NDArray[np.uint64], status_L: NDArray[np.uint8], pack
     return estimate(sketch_LW[i], sketch_LW[j], packed)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _push(
     pairs: NDArray[np.int64], values: NDArray[np.float64], count: int, i: int, j: int, value: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
@@ -95,7 +95,7 @@ def _push(
     return pairs, values, count + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def bucket_pairs(
     members: NDArray[np.int64],
     starts: NDArray[np.int64],
@@ -154,7 +154,7 @@ def bucket_pairs(
     return pairs[:count], values[:count], compared
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def neighbour_pairs(
     ordered: NDArray[np.int64],
     sketch_LW: NDArray[np.uint64],

@@ -9,9 +9,9 @@ here: whoever selects by it (`taojin.dedup.sketch`) mixes it first. Two differen
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from taojin.core.jit import kernel
 from taojin.core.text import SYMBOLS_PER_BYTE, fold_symbols
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd
@@ -19,7 +19,7 @@ _0 = np.uint64(0)
 _1 = np.uint64(1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def roll_shingles(symbols: NDArray[np.uint64], count: int, ngram: int) -> int:
     """Replace symbols[0:count] by its shingle hashes, in place; returns how many there are: max(0, count - ngram +
     1)."""
@@ -46,7 +46,7 @@ def roll_shingles(symbols: NDArray[np.uint64], count: int, ngram: int) -> int:
     return count - ngram + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def keep_distinct(ordered: NDArray[np.uint64]) -> int:
     """Move the distinct values of a sorted array to its front; returns how many."""
     count = 0
@@ -57,7 +57,7 @@ def keep_distinct(ordered: NDArray[np.uint64]) -> int:
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def shingle_sets(
     data: NDArray[np.uint8],
     offsets_D: NDArray[np.int64],
@@ -84,7 +84,7 @@ def shingle_sets(
         out_offsets_D[d + 1] = out_offsets_D[d] + num_distinct
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def intersection_size(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
     """Number of values two sorted distinct arrays share."""
     i = 0

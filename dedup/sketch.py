@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from numpy.typing import NDArray
 
 from taojin.core.fold import load_fold_table
+from taojin.core.jit import inlined, kernel
 from taojin.core.status import BLANK, EMPTY, FOLDED, INVALID_UTF8, NULL, SKETCHED
 from taojin.core.text import fold_symbols, mix
 from taojin.dedup.config import SketchConfig
@@ -74,7 +74,7 @@ def standard_error(similarity: float, config: SketchConfig) -> float:
     return float(np.sqrt(agree * (1 - agree) / config.bins)) / (1 - CHANCE)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def throw(
     shingles: NDArray[np.uint64],
     count: int,
@@ -103,7 +103,7 @@ def throw(
         j += _1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def throw_few(
     shingles: NDArray[np.uint64],
     count: int,
@@ -130,13 +130,13 @@ def throw_few(
     return int(np.int64(num_touched))
 
 
-@njit(inline="always")
+@inlined
 def _two_bits(winner: np.uint64) -> np.uint64:
     """1, 2 or 3, from bits of the winner that took no part in its selection."""
     return (((winner & _LOW32) * np.uint64(3)) >> _HALF) + _1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pack(winners_B: NDArray[np.uint64], sketch_W: NDArray[np.uint64]) -> None:
     """Write every bin's 2-bit value into sketch_W: low bits in its first half, high bits in the second."""
     half = sketch_W.size // 2
@@ -156,7 +156,7 @@ def pack(winners_B: NDArray[np.uint64], sketch_W: NDArray[np.uint64]) -> None:
         sketch_W[half + word] = high
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pack_few(
     winners_B: NDArray[np.uint64], touched_B: NDArray[np.int64], num_touched: int, sketch_W: NDArray[np.uint64]
 ) -> None:
@@ -171,7 +171,7 @@ def pack_few(
         sketch_W[half + word] |= (value >> _1) << bit
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_lanes(
     shingles: NDArray[np.uint64], count: int, shift: np.uint64, round_shift: np.uint64, lanes_K: NDArray[np.uint64]
 ) -> None:
@@ -219,7 +219,7 @@ def fill_lanes(
         last = min(first + num_lanes // size + _1, num_lanes + num_lanes)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_full(lanes_K: NDArray[np.uint64]) -> bool:
     largest = _0
     for b in range(lanes_K.size):
@@ -227,7 +227,7 @@ def _is_full(lanes_K: NDArray[np.uint64]) -> bool:
     return largest != _EMPTY
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fast_similarity(
     shingles: NDArray[np.uint64],
     count: int,
@@ -268,7 +268,7 @@ def fast_similarity(
     fill_lanes(shingles, count, np.uint64(64) - log_lanes, round_shift, lanes_K)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _log2(power: int) -> np.uint64:
     log = _0
     while (1 << np.int64(log)) < power:
@@ -276,7 +276,7 @@ def _log2(power: int) -> np.uint64:
     return log
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _count_ones(x: np.uint64) -> np.uint64:
     """Population count, in the form that LLVM turns into one instruction."""
     x = x - ((x >> _1) & np.uint64(0x5555555555555555))
@@ -285,7 +285,7 @@ def _count_ones(x: np.uint64) -> np.uint64:
     return (x * np.uint64(0x0101010101010101)) >> np.uint64(56)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def estimate(a_W: NDArray[np.uint64], b_W: NDArray[np.uint64], packed: bool) -> float:
     """Estimated Jaccard similarity of two sketches; packed: 2-bit bins, otherwise 32-bit lanes."""
     if not packed:
@@ -312,7 +312,7 @@ def estimate(a_W: NDArray[np.uint64], b_W: NDArray[np.uint64], packed: bool) -> 
     return max(0.0, (3.0 * np.float64(agree) - np.float64(both)) / (2.0 * np.float64(either)))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fmix32(h: np.uint32) -> np.uint32:
     """MurmurHash3's 32-bit finalizer, datasketch's pre-mix of its input."""
     h = np.uint32(h ^ (h >> np.uint32(16)))
@@ -322,7 +322,7 @@ def fmix32(h: np.uint32) -> np.uint32:
     return np.uint32(h ^ (h >> np.uint32(16)))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def permutation_minhash(
     shingles: NDArray[np.uint64],
     count: int,
@@ -339,7 +339,7 @@ def permutation_minhash(
             values_K[k] = min(values_K[k], value)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _hash_folded(symbols: NDArray[np.uint64], count: int) -> tuple[np.uint64, np.uint64]:
     """128 bits over a whole folded text of `count` symbols."""
     a = mix(np.uint64(count))
@@ -350,7 +350,7 @@ def _hash_folded(symbols: NDArray[np.uint64], count: int) -> tuple[np.uint64, np
     return a, b
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _describe(
     data: NDArray[np.uint8],
     offsets_D: NDArray[np.int64],
@@ -388,7 +388,7 @@ def _describe(
     return roll_shingles(scratch, count, ngram)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sketch_documents(
     data: NDArray[np.uint8],
     offsets_D: NDArray[np.int64],

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from numpy.typing import NDArray
 
+from taojin.core.jit import kernel
 from taojin.core.status import FOLDED
 from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
@@ -62,7 +62,7 @@ class GroupContext(NamedTuple):
     settled: bool
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def jaccard(i: int, j: int, set_starts_N: NDArray[np.int64], sets: NDArray[np.uint64]) -> float:
     a = sets[set_starts_N[i] : set_starts_N[i + 1]]
     b = sets[set_starts_N[j] : set_starts_N[j + 1]]
@@ -71,7 +71,7 @@ def jaccard(i: int, j: int, set_starts_N: NDArray[np.int64], sets: NDArray[np.ui
     return shared / union if union else 0.0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def similarity(
     i: int,
     j: int,
@@ -94,7 +94,7 @@ def similarity(
     return value, BY_SKETCH
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def judge(
     component_N: NDArray[np.int64],
     is_index_N: NDArray[np.bool_],
@@ -294,7 +294,7 @@ def adjacency(
     return starts, target[order], np.concatenate([value, value])[order]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _pair_similarities(
     left: NDArray[np.int64],
     right: NDArray[np.int64],

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from taojin import __version__
 from taojin.core.config import fingerprint
-from taojin.core.corpus import Ordinals, Plan, make_plan
+from taojin.core.corpus import Plan, make_plan
 from taojin.core.errors import FrozenPlanError, InputError, InvariantError, OutputError
 from taojin.core.progress import Progress
 from taojin.core.storage import FileEntry, Folder, with_retries
@@ -21,8 +23,8 @@ from taojin.core.uris import is_uri, split_query
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.decide import Corpus, Decided, decide
 from taojin.dedup.scan import ScanContext, scan_unit
-from taojin.dedup.sidecars import WorkView
 from taojin.dedup.write import WriteContext, cut_parts, write_part
+from taojin.opened import corpus_of, finished_decisions, scan_config, split_decision
 
 MARKER = "_taojin.json"
 MANIFEST = "_manifest.json"
@@ -84,18 +86,7 @@ def open_plan(config: DedupConfig, work: Folder) -> Plan:
 
     Raises FrozenPlanError with the differences otherwise; nothing is deleted.
     """
-    scan = config.scan_part()
-    fresh = make_plan(
-        config.input,
-        text_column=config.text_column,
-        id_column=config.id_column,
-        source_column=config.source_column,
-        unit_bytes=int(config.unit_mb * 1e6),
-        entries_per_document=config.bands + 1,
-        config=scan,
-        skip_bad=config.skip_bad_units,
-    )
-    check_columns(config, fresh)
+    fresh = fresh_plan(config)
     value = fresh.as_json()
     if work.exists("plan.json"):
         frozen = work.read_json("plan.json")
@@ -112,6 +103,22 @@ def open_plan(config: DedupConfig, work: Folder) -> Plan:
     return fresh
 
 
+def fresh_plan(config: DedupConfig) -> Plan:
+    """The plan of a run, made from the inputs as they are. Raises InputError for what a run would refuse."""
+    plan = make_plan(
+        config.input,
+        text_column=config.text_column,
+        id_column=config.id_column,
+        source_column=config.source_column,
+        unit_bytes=int(config.unit_mb * 1e6),
+        entries_per_document=config.bands + 1,
+        config=config.scan_part(),
+        skip_bad=config.skip_bad_units,
+    )
+    check_columns(config, plan)
+    return plan
+
+
 def check_columns(config: DedupConfig, plan: Plan) -> None:
     """Raise InputError for a column that was asked for by name and is not there."""
     columns = ", ".join(f"{field.name} ({field.type})" for field in plan.schema)
@@ -124,8 +131,6 @@ def check_columns(config: DedupConfig, plan: Plan) -> None:
             f"--source-priority needs a source column; there is no {config.source_column!r} among: {columns}"
         )
     if config.quality_column:
-        import pyarrow as pa
-
         if config.quality_column not in plan.schema.names:
             raise InputError(f"no column {config.quality_column!r} for --quality-column; there are: {columns}")
         kind = plan.schema.field(config.quality_column).type
@@ -136,6 +141,8 @@ def check_columns(config: DedupConfig, plan: Plan) -> None:
 def plan_differences(frozen: dict[str, Any], fresh: dict[str, Any]) -> list[str]:
     """Human-readable differences between a frozen plan and what it would be now."""
     differences = []
+    if frozen["format"] != fresh["format"]:
+        differences.append(f"its plan has format {frozen['format']}, this version writes {fresh['format']}")
     for key in sorted(frozen["config"].keys() | fresh["config"].keys()):
         old, new = frozen["config"].get(key), fresh["config"].get(key)
         if _plain(old) != _plain(new):
@@ -177,24 +184,12 @@ def view_of(work: Folder, plan: Plan, config: DedupConfig, scan_stats: Sequence[
     for stats in scan_stats:
         for kind, entry in stats["files"].items():
             work.child(kind).require(FileEntry(**entry))
-    ordinals = Ordinals(plan, rows)
-    view = WorkView(
-        folder=work,
-        first=first,
-        unit_first=ordinals.unit_first,
-        shard_first=ordinals.shard_first,
-        shard_paths=tuple(shard.path for shard in plan.shards),
-        survivors="",
-        num_ranges=plan.num_ranges,
-    )
-    return Corpus(plan, config, ordinals, view)
+    return corpus_of(work, plan, config, rows, first)
 
 
 def open_index(name: str, config: DedupConfig, first: int) -> Corpus:
     """An earlier WORK folder, or one decide folder in it, to run against. Raises InputError when it does not fit."""
-    path = name.rstrip("/")
-    chosen = path.rsplit("/", 1)[-1] if "/decide-" in path else None
-    work = Folder(path.rsplit("/", 1)[0] if chosen else path)
+    work, chosen = split_decision(name)
     if not work.exists("plan.json"):
         raise InputError(f"--against {name}: no plan.json there; expected the WORK folder of an earlier run")
     plan = Plan.from_json(work.read_json("plan.json"))
@@ -205,15 +200,12 @@ def open_index(name: str, config: DedupConfig, first: int) -> Corpus:
     ]
     if other:
         raise InputError(f"--against {name}: made with other settings: {'; '.join(other)}")
-    folders = [chosen] if chosen else [f for f in work.names() if f.startswith("decide-")]
-    done = [f for f in folders if len(work.names(f"{f}/stats/decisions")) == len(plan.units)]
+    done = finished_decisions(work, chosen, len(plan.units))
     if len(done) != 1:
         what = "no finished run" if not done else f"several decisions ({', '.join(done)}); name one, as WORK/decide-…"
         raise InputError(f"--against {name}: {what}")
     stats = [work.read_json(f"stats/scan/{i}") for i in work.names("stats/scan")]
-    values = {key: value for key, value in plan.config.items() if key != "formats"}
-    index_config = DedupConfig(**values, input=("index",), work=work.uri, report_only=True)
-    corpus = view_of(work, plan, index_config, stats, first)
+    corpus = view_of(work, plan, scan_config(work, plan), stats, first)
     return corpus._replace(view=corpus.view._replace(survivors=done[0]))
 
 
@@ -276,7 +268,8 @@ def write_manifest(
     counts: dict[str, Any],
     parts: Sequence[Stats],
 ) -> None:
-    """OUT/_manifest.json, the last file of a run."""
+    """OUT/_manifest.json, the last file of a run; what killed attempts left in OUT goes before it."""
+    output.remove_temporary()
     output.write_json(
         MANIFEST,
         {

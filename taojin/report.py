@@ -1,6 +1,9 @@
-"""What a run prints when it is done."""
+"""What `taojin dedup` prints when it is done, and the words that other commands print too."""
 
 import sys
+from typing import Any
+
+import orjson
 
 from taojin.pipeline import DedupResult
 
@@ -20,11 +23,9 @@ REASON_WORDS = {
 
 def print_result(result: DedupResult, *, as_json: bool) -> None:
     if as_json:
-        import orjson
-
         where = {"work": result.work.uri, "decide": result.decide.uri}
         where["output"] = result.output.uri if result.output else ""
-        sys.stdout.write(orjson.dumps({**result.counts, **where, "warnings": result.warnings}).decode() + "\n")
+        print_json({**result.counts, **where, "warnings": result.warnings})
         return
     for line in result_lines(result):
         print(line)
@@ -59,3 +60,12 @@ def result_lines(result: DedupResult) -> list[str]:
 
 def share(count: int, of: int) -> str:
     return f"{count / of:+.1%}" if count < 0 else (f"{count / of:.1%}" if of else "")
+
+
+def number(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def print_json(value: Any) -> None:
+    """One line on stdout."""
+    sys.stdout.write(orjson.dumps(value).decode() + "\n")

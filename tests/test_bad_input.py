@@ -518,7 +518,7 @@ def test_a_line_above_the_limit_is_skipped_without_being_held(tmp_path: Path) ->
     assert peak < 500
 
 
-# ------------------------------------------------------------------------------------------------- ../shared/corpus/dirty
+# ------------------------------------------------------------------------------------------------- dirty inputs
 
 WHOLE = {"documents": 200, "removed": {"near_duplicate": 7}}
 PARQUET: dict[str, dict[str, Any] | tuple[str, ...]] = {

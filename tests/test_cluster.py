@@ -39,9 +39,7 @@ def test_the_cluster_file_passes_rays_own_validation() -> None:
 
 
 def test_an_unknown_key_would_not_pass() -> None:
-    import jsonschema
-
-    with pytest.raises(jsonschema.ValidationError):
+    with pytest.raises(Exception, match="'initial_workers' was unexpected"):
         validated({**yaml.safe_load(YAML.read_text()), "initial_workers": 1})
 
 
@@ -97,7 +95,7 @@ def test_an_upload_holds_the_code_and_no_data_nor_environment(tmp_path: Path) ->
     assert (tmp_path / "upload.zip").stat().st_size < 10_000_000
 
 
-# ------------------------------------------------------------------------------------------------- a cluster on loopback
+# ------------------------------------------------------------------------------------------------- jobs on loopback
 
 
 class Head(NamedTuple):
@@ -131,7 +129,7 @@ def descendants(root: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Head]:
-    """`ray start --head` in a temp folder and on ports of its own; ended by its own process ids, never by `ray stop`."""
+    """`ray start --head` in a temp folder and on ports of its own; ended by its process ids, never by `ray stop`."""
     folder = Path(tempfile.mkdtemp(prefix="tj-", dir="/tmp"))  # short: Ray's sockets lie below it
     port, dashboard, client, agent, metrics = free_ports(5)
     environment = {**ENVIRONMENT, "PATH": f"{BIN}:{os.environ['PATH']}", "RAY_ADDRESS": f"127.0.0.2:{port}"}

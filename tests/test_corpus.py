@@ -108,10 +108,7 @@ def test_a_broken_link_is_named(tmp_path: Path) -> None:
 def test_a_loop_of_links_ends(tmp_path: Path) -> None:
     touch(tmp_path, "a.parquet")
     (tmp_path / "loop").symlink_to(tmp_path)
-    try:
-        assert "a.parquet" in found(tmp_path, tmp_path)
-    except InputError as error:
-        assert str(tmp_path) in str(error)
+    assert {os.path.realpath(file.uri) for file in find_files([str(tmp_path)])} == {f"{tmp_path}/a.parquet"}
 
 
 def test_paths_are_relative_to_what_all_share() -> None:

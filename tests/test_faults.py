@@ -5,11 +5,13 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from taojin.core import reading, storage
+from taojin.core import storage
+from taojin.core.errors import InvariantError
 from tests.jobs import dedup, die_committing, finish, make_corpus, process, results, wait_for
 
 UNITS = ("--unit-mb", "0.02", "--verify", "exact")
@@ -104,6 +106,10 @@ def running_tasks(root: int) -> list[int]:
     return found
 
 
+def have_finished(stats: Path, units: int) -> bool:
+    return units == 0 or (stats.is_dir() and len(list(stats.iterdir())) >= units)
+
+
 @pytest.mark.ray
 def test_killed_workers_do_not_change_a_byte(
     corpus: Path, expected: dict[str, dict[str, bytes]], tmp_path: Path
@@ -112,7 +118,7 @@ def test_killed_workers_do_not_change_a_byte(
     stats = tmp_path / "out.work" / "stats" / "scan"
     running = process("dedup", "--input", corpus, "--output", output, "--num-cpus", "2", "--quiet", *FLAGS)
     for done in (0, 3):
-        wait_for(lambda done=done: done == 0 or (stats.is_dir() and len(list(stats.iterdir())) >= done), 90, "units")
+        wait_for(partial(have_finished, stats, done), 90, "units")
         os.kill(wait_for(lambda: running_tasks(running.pid), 90, "a worker with a task")[0], signal.SIGKILL)
     outcome = finish(running)
     assert outcome.status == 0, outcome.err
@@ -126,7 +132,7 @@ def test_a_killed_ray_driver_is_completed_by_a_rerun(
     output = tmp_path / "out"
     stats = tmp_path / "out.work" / "stats" / "scan"
     running = process("dedup", "--input", corpus, "--output", output, "--num-cpus", "2", "--quiet", *FLAGS)
-    wait_for(lambda: stats.is_dir() and len(list(stats.iterdir())) >= 2, 90, "units")
+    wait_for(partial(have_finished, stats, 2), 90, "units")
     os.killpg(running.pid, signal.SIGKILL)
     running.communicate()
     assert dedup(corpus, output, *FLAGS).status == 0
@@ -198,7 +204,7 @@ def test_a_passing_read_error_is_invisible(
     corpus: Path, expected: dict[str, dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 0
-    resolve = reading.resolve
+    resolve = storage.resolve
 
     def flaky(uri: str) -> object:
         nonlocal calls
@@ -207,7 +213,7 @@ def test_a_passing_read_error_is_invisible(
             raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), uri)
         return resolve(uri)
 
-    monkeypatch.setattr(reading, "resolve", flaky)
+    monkeypatch.setattr("taojin.core.reading.resolve", flaky)
     outcome = dedup(corpus, tmp_path / "out", *FLAGS)
     assert (outcome.status, outcome.err) == (0, "")
     assert results(tmp_path / "out") == expected
@@ -223,7 +229,7 @@ def test_a_lost_sidecar_is_noticed(corpus: Path, tmp_path: Path) -> None:
     """A manifest entry without its file is a defect of ours or of the disk: loud, never a wrong result."""
     assert dedup(corpus, tmp_path / "out", *FLAGS).status == 0
     (tmp_path / "out.work" / "bands" / "000001.arrow").unlink()
-    with pytest.raises(storage.InvariantError, match="bands/000001.arrow: expected .* bytes, found no file"):
+    with pytest.raises(InvariantError, match=r"bands/000001\.arrow: expected .* bytes, found no file"):
         dedup(corpus, tmp_path / "out", *FLAGS)
 
 

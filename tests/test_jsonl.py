@@ -16,6 +16,7 @@ from taojin.core.corpus import EXTRA_COLUMN, Piece, Plan, Shard, Span, make_plan
 from taojin.core.errors import InputError
 from taojin.core.reading import BadShardError, Batch, Columns, iter_lines, read_unit
 from taojin.core.status import INVALID_RECORD, INVALID_UTF8, NULL, OK, TOO_LARGE, UNREADABLE
+from taojin.core.storage import resolve
 
 COLUMNS = Columns("text", "id", "source")
 NAMES = ("text", "id", "source", EXTRA_COLUMN)
@@ -111,7 +112,7 @@ def test_a_piece_inside_a_long_line_reads_no_further_than_itself(
     monkeypatch.setattr(reading, "BLOCK_BYTES", 100)
     shard, pieces = whole(written(tmp_path, json.dumps({"text": "x" * 100_000}).encode()))
     read_bytes = 0
-    filesystem, path = reading.resolve(shard.uri)
+    filesystem, path = resolve(shard.uri)
 
     class Counted:
         def open_input_file(self, path: str) -> "Counted":

@@ -1,6 +1,6 @@
 """The whole job on s3:// against SeaweedFS on loopback: the same bytes as on local disks.
 
-Credentials come from the environment, as everywhere with AWS; the endpoint from AWS_ENDPOINT_URL or from the URI's query.
+Credentials come from the environment, as AWS has it; the endpoint from AWS_ENDPOINT_URL or from the URI's query.
 """
 
 import json
@@ -202,8 +202,21 @@ def test_wrong_keys_are_one_line(server: str, monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_the_server_is_reached_on_loopback_alone(server: str) -> None:
-    """Nothing of ours listens on 0.0.0.0: every listening socket of the server is bound to 127.0.0.1."""
-    listening = subprocess.run(["cat", "/proc/net/tcp"], capture_output=True, text=True, check=True).stdout
     port = f"{int(server.split(':')[1]):04X}"
-    local = [line.split()[1] for line in listening.splitlines()[1:] if line.split()[3] == "0A"]
-    assert [address for address in local if address.endswith(port)] == [f"0100007F:{port}"]
+    [inode] = [line.split()[9] for line in listening() if line.split()[1] == f"0100007F:{port}"]
+    [owner] = {path.parts[2] for path in Path("/proc").glob("[0-9]*/fd/*") if link(path) == f"socket:[{inode}]"}
+    inodes = {link(path)[8:-1] for path in Path(f"/proc/{owner}/fd").iterdir() if link(path).startswith("socket:")}
+    addresses = {line.split()[1].split(":")[0] for line in listening() if line.split()[9] in inodes}
+    assert addresses == {"0100007F"}
+
+
+def listening() -> list[str]:
+    lines = [line for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return [line for line in lines if line.split()[3] == "0A"]
+
+
+def link(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""

@@ -1,4 +1,4 @@
-"""Stages as bounded maps (core/tasks.py): what is done is skipped, what fails is named, what can pass is tried again."""
+"""Stages as bounded maps (core/tasks.py): the done is skipped, the failed is named, the passing tried again."""
 
 import errno
 import json
