@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from taojin.cli import main
 
@@ -147,14 +148,20 @@ def make_corpus(folder: Path, shards: int = 3, count: int = 300, group: int = 50
     return folder
 
 
-def files(folder: Path, leave_out: Sequence[str] = ()) -> dict[str, bytes]:
-    """Content of every committed file below a folder, by relative path."""
+def digest(content: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(content)
+
+
+def files(folder: Path, leave_out: Sequence[str] = ()) -> dict[str, str]:
+    """Digest of every committed file below a folder, by relative path: a failing comparison names the files."""
     found = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".tmp")
     names = {path.relative_to(folder).as_posix(): path for path in found}
-    return {name: path.read_bytes() for name, path in names.items() if not any(part in name for part in leave_out)}
+    return {
+        name: digest(path.read_bytes()) for name, path in names.items() if not any(part in name for part in leave_out)
+    }
 
 
-def results(output: Path) -> dict[str, dict[str, bytes]]:
+def results(output: Path) -> dict[str, dict[str, str]]:
     """What must be the same bytes for any workers, order and faults: OUT, decisions, ledger, and all of WORK but the
     stats of writing, which name the output folder."""
     work = output.with_name(output.name + ".work")

@@ -87,6 +87,12 @@ def jaccard(a: Iterable[int], b: Iterable[int]) -> float:
     return len(a & b) / len(a | b) if a | b else 0.0
 
 
+def text_jaccard(a: str, b: str, ngram: int) -> float:
+    """Of two texts that are symbols throughout, so that there is nothing to fold."""
+    left, right = ({text[i : i + ngram] for i in range(len(text) - ngram + 1)} for text in (a, b))
+    return len(left & right) / len(left | right)
+
+
 def log2(power: int) -> int:
     assert power > 0
     assert power & power - 1 == 0

@@ -9,18 +9,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from taojin.check import CheckConfig, Report, check_output, run_check
+from taojin.check import CheckConfig, check_output, run_check
 from taojin.core.errors import InputError
 from taojin.core.storage import Folder, file_checksum
 from taojin.dedup.config import DedupConfig
 from taojin.pipeline import run_dedup
+from taojin.proofs import Report
+from tests.jobs import chinese
 
 PROVED_ALONE = ["manifest", "files", "columns", "conservation"]
 PROVED = [*PROVED_ALONE, "work", "checksums", "ledger", "clusters", "output", "input", "near"]
-
-
-def chinese(chooser: random.Random, length: int) -> str:
-    return "".join(chr(chooser.randrange(0x4E00, 0x9FA5)) for _ in range(length))
 
 
 def write_shards(folder: Path, seed: int = 7) -> None:
@@ -190,6 +188,15 @@ def test_jsonl_and_an_empty_output_hold_too(tmp_path: Path) -> None:
     assert not broken(check(tmp_path / "out"))
 
 
+def test_what_killed_attempts_left_in_out_goes_before_the_run_ends(tmp_path: Path) -> None:
+    write_shards(tmp_path / "in")
+    (tmp_path / "out").mkdir()
+    left = tmp_path / "out" / f"part-00000.parquet.{'ab' * 16}.tmp"
+    left.write_bytes(b"torn")
+    dedup(tmp_path)
+    assert not left.exists()
+
+
 # ---------------------------------------------------------------------------- tampering with OUT
 
 
@@ -285,6 +292,14 @@ def test_a_flipped_byte_in_a_sidecar_is_named(run: Path) -> None:
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     assert "scan/000000.arrow" in broken(check(run / "out"))["checksums"]
+
+
+def test_a_flipped_byte_in_what_the_driver_wrote_is_named(run: Path) -> None:
+    path = decide_folder(run) / "resolved.arrow"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert "resolved.arrow" in broken(check(run / "out"))["checksums"]
 
 
 def test_a_removal_without_a_ledger_row_is_found_under_forged_checksums(run: Path) -> None:

@@ -171,7 +171,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(corpus: Path) -> dict[str, dict[str, bytes]]:
+def expected(corpus: Path) -> dict[str, dict[str, str]]:
     assert dedup(corpus, corpus.parent / "local", "--unit-mb", "0.02").status == 0
     return results(corpus.parent / "local")
 
@@ -190,7 +190,7 @@ def submit(head: Head, *entrypoint: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.ray
 def test_a_submitted_job_writes_the_same_bytes(
-    head: Head, corpus: Path, expected: dict[str, dict[str, bytes]], tmp_path: Path
+    head: Head, corpus: Path, expected: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:
     done = submit(head, "taojin", "dedup", *flags(corpus, tmp_path / "out"))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -214,7 +214,7 @@ def test_a_failing_job_ends_with_the_clear_line(head: Head, tmp_path: Path) -> N
 
 @pytest.mark.ray
 def test_the_script_for_ray_submit_runs_on_the_cluster_it_stands_on(
-    head: Head, corpus: Path, expected: dict[str, dict[str, bytes]], tmp_path: Path
+    head: Head, corpus: Path, expected: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:
     """As `ray submit` does it: a copy of the one file, run by the python on the PATH, in the home folder."""
     shutil.copy(ROOT / "dedup" / "run.py", tmp_path / "run.py")

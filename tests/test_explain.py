@@ -11,38 +11,24 @@ import pyarrow.parquet as pq
 import pytest
 from rich.cells import cell_len
 
-from taojin.core.errors import InputError
 from taojin.dedup.config import DedupConfig
-from taojin.explain import (
-    ExplainConfig,
-    compare,
-    exact_jaccard,
-    first_difference,
-    fold_cells,
-    marked_differences,
-    run_explain,
-    shared_passages,
-    visible,
-)
+from taojin.explain import ExplainConfig, run_explain
 from taojin.pipeline import run_dedup
+from tests import naive
+from tests.jobs import chinese
 
-
-def chinese(seed: int, length: int) -> str:
-    chooser = random.Random(seed)
-    return "".join(chr(chooser.randrange(0x4E00, 0x9FA5)) for _ in range(length))
-
-
-BASE = chinese(1, 300)
+RNG = random.Random(1)
+BASE = chinese(RNG, 300)
 EDITED = BASE[:150] + "改了这里" + BASE[154:]
 DOCUMENTS = {
     "long": BASE + "结尾",
     "edited": EDITED,
     "copy": BASE + "结尾",
-    "alone": chinese(2, 200),
+    "alone": chinese(RNG, 200),
     "short-1": "你好，世界",
     "short-2": "你好 世界",
     "empty": "",
-    "twin-id": chinese(3, 100),
+    "twin-id": chinese(RNG, 100),
 }
 
 
@@ -54,7 +40,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, low, high in (("a.parquet", 0, 4), ("中文/b.parquet", 4, 8)):
         table = pa.table({"id": ids[low:high], "text": texts[low:high], "source": ["网页"] * (high - low)})
         pq.write_table(table, root / "in" / name)
-    again = pa.table({"id": ["twin-id"], "text": [chinese(4, 100)], "source": ["网页"]})
+    again = pa.table({"id": ["twin-id"], "text": [chinese(RNG, 100)], "source": ["网页"]})
     pq.write_table(again, root / "in" / "z.parquet")
     dedup(root)
     return root / "out.work"
@@ -88,15 +74,10 @@ def test_a_near_duplicate_names_its_survivor_with_measured_similarity(
     assert facts["reason"] == "near_duplicate"
     assert facts["survivor"]["id"] == "long"
     assert (facts["survivor"]["shard"], facts["survivor"]["row"]) == ("a.parquet", 0)
-    expected = naive_jaccard(DOCUMENTS["edited"], DOCUMENTS["long"])
+    expected = naive.text_jaccard(DOCUMENTS["edited"], DOCUMENTS["long"], 5)
     assert facts["evidence"]["jaccard"] == pytest.approx(expected)
     assert facts["evidence"]["first_difference"] == 150
     assert facts["evidence"]["passages"][0]["at"] == [0, 0]
-
-
-def naive_jaccard(a: str, b: str) -> float:
-    left, right = ({text[i : i + 5] for i in range(len(text) - 4)} for text in (a, b))
-    return len(left & right) / len(left | right)
 
 
 def test_an_exact_duplicate_shows_the_same_bytes(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,23 +149,7 @@ def test_keep_none_names_a_partner(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "partner" in printed(tmp_path / "out.work", "a", capsys)
 
 
-# ---------------------------------------------------------------------------- how a document is named
-
-
-@pytest.mark.parametrize("name", ["short-1", "中文/b.parquet#0", "b.parquet#0", str(2 << 40)])
-def test_a_document_is_found_by_id_shard_and_row_or_position(
-    work: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert explained(work, name, capsys)["document"]["id"] == "short-1"
-
-
-def test_documents_without_an_id_column_are_named_by_shard_and_row(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "in").mkdir()
-    pq.write_table(pa.table({"text": [BASE, EDITED]}), tmp_path / "in" / "x.parquet")
-    dedup(tmp_path)
-    assert explained(tmp_path / "out.work", "x.parquet#1", capsys)["document"]["id"] == "x.parquet#1"
+# ---------------------------------------------------------------------------- what is taken and what is printed
 
 
 def test_an_id_that_occurs_twice_shows_the_first_and_names_the_other(
@@ -195,22 +160,13 @@ def test_an_id_that_occurs_twice_shows_the_first_and_names_the_other(
     assert facts["same_id"] == ["中文/b.parquet#3"]
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [("edite", "edited"), ("EDITED", "edited"), ("a.parque#1", "a.parquet#1"), ("a.parquet#9", "rows 0 to 3")],
-)
-def test_a_wrong_name_brings_near_ones(work: Path, name: str, near: str) -> None:
-    with pytest.raises(InputError, match=near) as caught:
-        run_explain(ExplainConfig(work=str(work), document=name))
-    assert caught.value.exit_status == 2
-
-
-def test_a_folder_that_is_no_work_is_refused_with_a_hint(work: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"found neither$"):
-        run_explain(ExplainConfig(work=str(tmp_path), document="x"))
-    out = str(work).removesuffix(".work")
-    with pytest.raises(InputError, match=r"its WORK is .*out\.work"):
-        run_explain(ExplainConfig(work=out, document="x"))
+def test_documents_without_an_id_column_are_named_by_shard_and_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"text": [BASE, EDITED]}), tmp_path / "in" / "x.parquet")
+    dedup(tmp_path)
+    assert explained(tmp_path / "out.work", "x.parquet#1", capsys)["document"]["id"] == "x.parquet#1"
 
 
 def test_of_several_decisions_the_newest_is_taken_and_the_others_are_named(
@@ -227,69 +183,6 @@ def test_of_several_decisions_the_newest_is_taken_and_the_others_are_named(
     older = facts["other_decisions"][0]
     assert older in printed(tmp_path / "out.work", "b", capsys)
     assert explained(tmp_path / "out.work" / older, "b", capsys)["kept"] is False
-
-
-# ---------------------------------------------------------------------------- the evidence
-
-
-def test_exact_jaccard_is_that_of_naive_sets() -> None:
-    overlap = exact_jaccard(BASE.encode(), EDITED.encode(), 5)
-    assert overlap.jaccard == pytest.approx(naive_jaccard(BASE, EDITED))
-    assert exact_jaccard(b"", b"", 5).jaccard is None
-
-
-def test_the_first_difference_is_counted_in_characters() -> None:
-    assert first_difference("甲乙丙", "甲乙丁") == 2
-    assert first_difference("甲乙", "甲乙丁") == 2
-    assert first_difference("甲", "甲") is None
-    assert first_difference("😀x", "😀y") == 1
-
-
-def test_a_shared_passage_is_found_across_folding_and_punctuation() -> None:
-    passage = "机器学习是人工智能的一个分支"
-    a, b = f"前言：{passage}。", f"另外，{passage[:6]}，{passage[6:]}"
-    found = shared_passages(a, b)[0]
-    assert found["characters"] == len(passage)
-    assert found["text"] == passage
-    assert found["at"] == [3, 3]
-
-
-def test_passages_do_not_overlap_and_come_longest_first() -> None:
-    first, second = chinese(5, 80), chinese(6, 40)
-    found = shared_passages(f"{second}甲甲{first}", f"{first}乙乙乙{second}")
-    assert [passage["characters"] for passage in found] == [80, 40]
-
-
-def test_texts_without_a_common_passage_have_none() -> None:
-    assert shared_passages(chinese(7, 100), chinese(8, 100)) == []
-    assert shared_passages("", "甲") == []
-
-
-def test_very_long_and_repetitive_texts_are_compared_in_bounded_time() -> None:
-    started = time.monotonic()
-    compare(("复读机" * 400_000 + "甲").encode(), ("复读机" * 400_000 + "乙").encode(), 5)
-    assert time.monotonic() - started < 20
-
-
-def test_texts_that_are_not_utf8_are_still_shown() -> None:
-    assert compare(b"\xff\xfe" + BASE.encode(), BASE.encode(), 5)["first_difference"] == 0
-
-
-def test_differences_are_marked_and_chance_agreements_are_not() -> None:
-    left, right = marked_differences("今天天气很好，我们去公园", "今天天气不错，我们去公园")
-    assert left == [("今天天气", False), ("很好", True), ("，我们去公园", False)]
-    assert right == [("今天天气", False), ("不错", True), ("，我们去公园", False)]
-
-
-def test_lines_are_cut_by_terminal_cells() -> None:
-    lines = fold_cells([("中文abc中文", False), ("差", True)], 6)
-    texts = ["".join(text for text, _ in line) for line in lines]
-    assert "".join(texts) == "中文abc中文⟦差⟧"
-    assert all(cell_len(text) <= 6 for text in texts)
-
-
-def test_control_characters_never_reach_the_terminal() -> None:
-    assert visible("a\x1b[31m\nb\u202e") == "a·[31m↵b·"
 
 
 @pytest.mark.parametrize("document", ["edited", "long", "copy", "empty"])

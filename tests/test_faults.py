@@ -53,7 +53,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(corpus: Path) -> dict[str, dict[str, bytes]]:
+def expected(corpus: Path) -> dict[str, dict[str, str]]:
     assert dedup(corpus, corpus.parent / "expected", *FLAGS).counts["units"] > 6
     assert len(list((corpus.parent / "expected").glob("part-*.parquet"))) > 1
     return results(corpus.parent / "expected")
@@ -64,7 +64,7 @@ def expected(corpus: Path) -> dict[str, dict[str, bytes]]:
 
 @pytest.mark.parametrize("fragment", KILLED)
 def test_a_killed_run_is_completed_by_a_rerun(
-    corpus: Path, expected: dict[str, dict[str, bytes]], tmp_path: Path, fragment: str
+    corpus: Path, expected: dict[str, dict[str, str]], tmp_path: Path, fragment: str
 ) -> None:
     """The driver is killed in the act of committing a file, and leaves it torn under its temporary name."""
     output = tmp_path / "out"
@@ -111,9 +111,7 @@ def have_finished(stats: Path, units: int) -> bool:
 
 
 @pytest.mark.ray
-def test_killed_workers_do_not_change_a_byte(
-    corpus: Path, expected: dict[str, dict[str, bytes]], tmp_path: Path
-) -> None:
+def test_killed_workers_do_not_change_a_byte(corpus: Path, expected: dict[str, dict[str, str]], tmp_path: Path) -> None:
     output = tmp_path / "out"
     stats = tmp_path / "out.work" / "stats" / "scan"
     running = process("dedup", "--input", corpus, "--output", output, "--num-cpus", "2", "--quiet", *FLAGS)
@@ -127,7 +125,7 @@ def test_killed_workers_do_not_change_a_byte(
 
 @pytest.mark.ray
 def test_a_killed_ray_driver_is_completed_by_a_rerun(
-    corpus: Path, expected: dict[str, dict[str, bytes]], tmp_path: Path
+    corpus: Path, expected: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:
     output = tmp_path / "out"
     stats = tmp_path / "out.work" / "stats" / "scan"
@@ -166,7 +164,7 @@ def failing(code: int, fragment: str, times: int) -> Callable[[str, str], None]:
 @pytest.mark.parametrize("fragment", COMMITS)
 def test_a_passing_write_error_is_invisible(
     corpus: Path,
-    expected: dict[str, dict[str, bytes]],
+    expected: dict[str, dict[str, str]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     fragment: str,
@@ -185,7 +183,7 @@ def test_a_passing_write_error_is_invisible(
 )
 def test_a_lasting_write_error_is_one_line_and_a_rerun_completes(
     corpus: Path,
-    expected: dict[str, dict[str, bytes]],
+    expected: dict[str, dict[str, str]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     code: int,
@@ -201,7 +199,7 @@ def test_a_lasting_write_error_is_one_line_and_a_rerun_completes(
 
 @pytest.mark.usefixtures("no_pause")
 def test_a_passing_read_error_is_invisible(
-    corpus: Path, expected: dict[str, dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, expected: dict[str, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 0
     resolve = storage.resolve
@@ -234,7 +232,7 @@ def test_a_lost_sidecar_is_noticed(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_an_output_that_was_deleted_is_written_again(
-    corpus: Path, expected: dict[str, dict[str, bytes]], tmp_path: Path
+    corpus: Path, expected: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:
     output = tmp_path / "out"
     assert dedup(corpus, output, *FLAGS).status == 0

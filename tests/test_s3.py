@@ -17,7 +17,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from taojin.core import storage
-from tests.jobs import dedup, files, make_corpus, results, taojin, wait_for
+from tests.jobs import dedup, digest, make_corpus, results, taojin, wait_for
 from tests.test_cluster import free_ports
 
 WEED = Path(sys.executable).parent / "weed"
@@ -46,7 +46,7 @@ def server() -> Iterator[str]:
         running = subprocess.Popen(
             [
                 WEED, "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-filer", "-s3",
-                f"-s3.config={folder}/s3.json", "-s3.port.iceberg=0", "-master.volumeSizeLimitMB=64", "-volume.max=20",
+                f"-s3.config={folder}/s3.json", "-s3.port.iceberg=0", "-s3.port.lance=0", "-master.volumeSizeLimitMB=64", "-volume.max=20",
                 "-master.telemetry=false", *given,
             ],
             stdout=log, stderr=log, start_new_session=True,
@@ -65,8 +65,12 @@ def server() -> Iterator[str]:
         wait_for(ready, 60, "the S3 server")
         yield endpoint
     finally:
-        os.kill(running.pid, signal.SIGKILL)
+        if running.poll() is None:
+            os.kill(running.pid, signal.SIGKILL)
         running.wait(10)
+        for left in Path("/tmp").glob("seaweedfs-*.sock"):
+            if any(str(port) in left.name for port in ports):
+                left.unlink()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -92,7 +96,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(corpus: Path) -> dict[str, dict[str, bytes]]:
+def expected(corpus: Path) -> dict[str, dict[str, str]]:
     """What does not say where the shards lie."""
     assert dedup(corpus, corpus.parent / "local", *UNITS).status == 0
     found = results(corpus.parent / "local")
@@ -104,22 +108,22 @@ def expected(corpus: Path) -> dict[str, dict[str, bytes]]:
 
 def upload(endpoint: str, corpus: Path, prefix: str) -> None:
     remote = store(endpoint)
-    for name, content in files(corpus).items():
-        with remote.open_output_stream(f"bucket/{prefix}/{name}") as stream:
-            stream.write(content)
+    for path in corpus.iterdir():
+        with remote.open_output_stream(f"bucket/{prefix}/{path.name}") as stream:
+            stream.write(path.read_bytes())
 
 
-def download(endpoint: str, folder: str, leave_out: tuple[str, ...]) -> dict[str, bytes]:
+def download(endpoint: str, folder: str, leave_out: tuple[str, ...]) -> dict[str, str]:
     remote = store(endpoint)
     found = {}
     for info in remote.get_file_info(pafs.FileSelector(f"bucket/{folder}", recursive=True)):
         name = info.path.removeprefix(f"bucket/{folder}/")
         if info.type == pafs.FileType.File and not any(part in name for part in leave_out):
-            found[name] = bytes(remote.open_input_stream(info.path).read())
+            found[name] = digest(remote.open_input_stream(info.path).read())
     return found
 
 
-def remote_results(endpoint: str, output: str) -> dict[str, dict[str, bytes]]:
+def remote_results(endpoint: str, output: str) -> dict[str, dict[str, str]]:
     return {
         "output": download(endpoint, output, ("_taojin.json",)),
         "work": download(endpoint, f"{output}.work", ("plan.json", "stats/write~")),
@@ -128,7 +132,7 @@ def remote_results(endpoint: str, output: str) -> dict[str, dict[str, bytes]]:
 
 @pytest.mark.usefixtures("keys")
 def test_input_work_and_output_on_a_store_give_the_same_bytes(
-    server: str, corpus: Path, expected: dict[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+    server: str, corpus: Path, expected: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{server}")
     upload(server, corpus, "env/in")
@@ -138,7 +142,7 @@ def test_input_work_and_output_on_a_store_give_the_same_bytes(
 
 
 @pytest.mark.usefixtures("keys")
-def test_the_endpoint_may_stand_in_the_uri(server: str, corpus: Path, expected: dict[str, dict[str, bytes]]) -> None:
+def test_the_endpoint_may_stand_in_the_uri(server: str, corpus: Path, expected: dict[str, dict[str, str]]) -> None:
     query = f"?scheme=http&endpoint_override={server}"
     upload(server, corpus, "query 目录/in")
     outcome = dedup(f"s3://bucket/query 目录/in{query}", f"s3://bucket/query 目录/out{query}", *UNITS)
@@ -147,7 +151,7 @@ def test_the_endpoint_may_stand_in_the_uri(server: str, corpus: Path, expected: 
 
 
 @pytest.mark.usefixtures("keys")
-def test_a_run_on_a_store_resumes(server: str, corpus: Path, expected: dict[str, dict[str, bytes]]) -> None:
+def test_a_run_on_a_store_resumes(server: str, corpus: Path, expected: dict[str, dict[str, str]]) -> None:
     query = f"?scheme=http&endpoint_override={server}"
     upload(server, corpus, "again/in")
     arguments = (f"s3://bucket/again/in{query}", f"s3://bucket/again/out{query}", *UNITS)
@@ -161,7 +165,7 @@ def test_a_run_on_a_store_resumes(server: str, corpus: Path, expected: dict[str,
 
 @pytest.mark.usefixtures("keys")
 def test_a_store_and_a_disk_may_be_mixed(
-    server: str, corpus: Path, expected: dict[str, dict[str, bytes]], tmp_path: Path
+    server: str, corpus: Path, expected: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:
     query = f"?scheme=http&endpoint_override={server}"
     work = tmp_path / "work"

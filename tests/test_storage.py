@@ -64,6 +64,17 @@ def test_what_a_killed_attempt_left_is_no_file_of_the_folder(folder: Folder) -> 
     assert folder.names() == ["mine.tmp", "x"]
 
 
+def test_what_a_killed_attempt_left_is_removed_and_nothing_else(folder: Folder, tmp_path: Path) -> None:
+    folder.remove_temporary()  # a folder that is not there has none
+    folder.write_json("x", 1)
+    left = [folder.path(name) for name in ("x", "mine.tmp", f"x.{'ab' * 15}.tmp", f"deep/y.{'ab' * 16}.tmp")]
+    Path(folder.path("deep")).mkdir()
+    for path in (*left[1:], folder.path(f"x.{'ab' * 16}.tmp")):
+        Path(path).write_bytes(b"torn")
+    folder.remove_temporary()
+    assert sorted(str(path) for path in tmp_path.rglob("*") if path.is_file()) == sorted(left)
+
+
 def test_json_is_the_same_bytes_whatever_the_order_of_keys(folder: Folder) -> None:
     folder.write_json("a", {"x": 1, "y": [2]})
     folder.write_json("b", {"y": [2], "x": 1})
