@@ -13,6 +13,7 @@ from typing import Any
 
 from numba import config, njit
 
+_settings: Any = config  # its names are made at run time
 inlined = njit(inline="always")
 
 
@@ -31,9 +32,9 @@ def kernel(function: Callable[..., Any]) -> Any:
 
     numba reads the setting while it decorates; it is put back for everybody else's functions.
     """
-    before = config.CACHE_DIR
-    config.CACHE_DIR = before or cache_folder()
+    before = _settings.CACHE_DIR
+    _settings.CACHE_DIR = before or cache_folder()
     try:
         return njit(cache=True, nogil=True)(function)
     finally:
-        config.CACHE_DIR = before
+        _settings.CACHE_DIR = before

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.pairs import accept_at
 from taojin.dedup.sketch import standard_error
+from taojin.dedup.survivors import accept_from
 
 CURVE = tuple(round(0.5 + 0.05 * step, 2) for step in range(11))
 POOR_RECALL = 0.95
@@ -44,7 +45,8 @@ def accepted(similarity: float, config: DedupConfig) -> float:
     """
     if config.verify == "exact" and similarity < config.threshold:
         return 0.0
-    least = accept_at(config)[0]
+    # exact: whatever is proposed is settled; sketch: the estimate decides.
+    least = accept_at(config)[0] if config.verify == "exact" else accept_from(config, settled=False)
     num_hashes, bands, rows = config.num_hashes, config.bands, config.rows
     if config.sketch == "fast":
         error = max(standard_error(similarity, config), 1e-9)
