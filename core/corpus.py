@@ -337,6 +337,7 @@ def make_plan(
     text_column: str,
     id_column: str,
     source_column: str,
+    quality_column: str | None = None,
     unit_bytes: int,
     entries_per_document: int,
     config: dict[str, Any],
@@ -356,9 +357,10 @@ def make_plan(
     if not good:
         raise InputError(f"{bad[0][1]}; no readable shard is left")
     shards = tuple(shard for shard, _ in good)
-    jsonl_schema = pa.schema(
-        [(name, pa.large_string()) for name in (text_column, id_column, source_column, EXTRA_COLUMN)]
-    )
+    fields = [(name, pa.large_string()) for name in (text_column, id_column, source_column, EXTRA_COLUMN)]
+    if quality_column:
+        fields.append((quality_column, pa.float64()))
+    jsonl_schema = pa.schema(fields)
     named = [(shard.path, jsonl_schema if schema is None else schema) for shard, schema in good]
     rows = sum(piece.rows if piece.rows >= 0 else piece.bytes // 1000 for shard in shards for piece in shard.pieces)
     return Plan(

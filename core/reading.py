@@ -7,8 +7,10 @@ of the input has a position and is accounted for.
 
 import contextlib
 import itertools
+import json
+import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -28,12 +30,16 @@ BATCH_ROWS = 65_536
 BLOCK_BYTES = 4_000_000
 
 
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+
+
 class Columns(NamedTuple):
     """Which columns mean what (their names in the input)."""
 
     text: str
     id: str
     source: str
+    quality: str | None = None
 
 
 class Batch(NamedTuple):
@@ -173,7 +179,7 @@ def _read_jsonl(
     lines = iter_lines(shard, piece, 2 * max_document_bytes + (1 << 20))
     damage: Exception | None = None
     while True:
-        records: list[list[str | None]] = []
+        records: list[list[Any]] = []
         status: list[int] = []
         filled = 0
         try:
@@ -191,48 +197,55 @@ def _read_jsonl(
             if damage:
                 raise damage
             return
-        names = (columns.text, columns.id, columns.source, EXTRA_COLUMN)
+        names = (columns.text, columns.id, columns.source, EXTRA_COLUMN, columns.quality or "")
         by_name = dict(zip(names, zip(*records, strict=True), strict=True))
         arrays = [
-            pa.array(by_name[field.name], pa.large_string())
-            if field.name in by_name
-            else pa.nulls(len(records), field.type)
+            pa.array(by_name[field.name], field.type) if field.name in by_name else pa.nulls(len(records), field.type)
             for field in schema
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema), np.array(status, np.uint8)
 
 
-def _parse(line: bytes | None, columns: Columns, max_document_bytes: int) -> tuple[list[str | None], int]:
-    """([text, id, source, extra], status) of one line; a bad record keeps whatever could be read of it."""
+def _parse(line: bytes | None, columns: Columns, max_document_bytes: int) -> tuple[list[Any], int]:
+    """([text, id, source, extra, quality], status) of one line; a bad record keeps whatever could be read of it."""
+    nothing = [None, None, None, None, None]
     if line is None:
-        return [None, None, None, None], TOO_LARGE
+        return nothing, TOO_LARGE
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
         try:
             line.decode()
         except UnicodeDecodeError:
-            return [None, None, None, None], INVALID_UTF8
-        return [None, None, None, None], INVALID_RECORD
+            return nothing, INVALID_UTF8
+        return nothing, INVALID_RECORD
     if not isinstance(record, dict):
-        return [None, None, None, None], INVALID_RECORD
+        return nothing, INVALID_RECORD
+    # orjson makes floats of integers beyond 64 bits: two ids would become one.
+    if any(not isinstance(value, str | None) for value in record.values()) and _LONG_NUMBER.search(line):
+        record = json.loads(line)
     text = record.pop(columns.text, None)
     identifier = _as_string(record.pop(columns.id, None))
     source = _as_string(record.pop(columns.source, None))
-    extra = orjson.dumps(record).decode() if record else None
+    quality = record.pop(columns.quality, None) if columns.quality else None
+    quality = float(quality) if isinstance(quality, int | float) and not isinstance(quality, bool) else None
+    rest = [identifier, source, _as_string(record or None), quality]
     if text is None:
-        return [None, identifier, source, extra], NULL
+        return [None, *rest], NULL
     if not isinstance(text, str):
-        return [None, identifier, source, extra], INVALID_RECORD
+        return [None, *rest], INVALID_RECORD
     if len(text) > max_document_bytes // 4 and len(text.encode()) > max_document_bytes:
-        return [None, identifier, source, extra], TOO_LARGE
-    return [text, identifier, source, extra], OK
+        return [None, *rest], TOO_LARGE
+    return [text, *rest], OK
 
 
 def _as_string(value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    return orjson.dumps(value).decode()
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # an integer beyond 64 bits
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def iter_lines(shard: Shard, piece: Piece, max_line_bytes: int) -> Iterator[bytes | None]:

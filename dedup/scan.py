@@ -53,7 +53,7 @@ def sidecar_schema(plan: Plan, config: DedupConfig) -> pa.Schema:
 
 
 def columns_of(config: DedupConfig) -> Columns:
-    return Columns(config.text_column, config.id_column, config.source_column)
+    return Columns(config.text_column, config.id_column, config.source_column, config.quality_column)
 
 
 def scan_unit(context: ScanContext, unit: int) -> dict[str, Any]:

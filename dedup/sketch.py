@@ -20,6 +20,7 @@ Documents with too few symbols carry the 128-bit hash of their whole folded text
 Suffixes: _D documents, _K lanes, _B bins, _W 64-bit words of a sketch.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -435,6 +436,7 @@ def _sketch_documents(
             lanes_DK[d, 3] = np.uint32(b >> _HALF)
 
 
+@cache
 def datasketch_permutations(num_hashes: int, seed: int = 1) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
     """(a, b), uint32[K] each: the parameters datasketch ≥ 2.0 draws for scheme affine32 (its `_init_permutations`)."""
     generator = np.random.RandomState(seed)

@@ -110,6 +110,7 @@ def fresh_plan(config: DedupConfig) -> Plan:
         text_column=config.text_column,
         id_column=config.id_column,
         source_column=config.source_column,
+        quality_column=config.quality_column,
         unit_bytes=int(config.unit_mb * 1e6),
         entries_per_document=config.bands + 1,
         config=config.scan_part(),
@@ -227,9 +228,14 @@ def _refuse_overlap(config: DedupConfig) -> None:
     """OUT and WORK may be neither an input nor lie inside one: the next run would read them."""
     for flag, folder in (("--output", config.output), ("--work", config.work_folder)):
         here = _place(folder) if folder else ""
-        inside = [name for name in config.input if here and f"{here}/".startswith(f"{_place(name)}/")]
+        inside = [name for name in config.input if here and f"{here}/".startswith(f"{_place(_searched(name))}/")]
         if inside:
             raise OutputError(f"{flag} {folder}: lies inside the input {inside[0]}; name a folder outside it")
+
+
+def _searched(name: str) -> str:
+    """The folder that a recursive pattern searches; any other input as it is."""
+    return name.partition("**")[0].rpartition("/")[0] or "." if "**" in name and not is_uri(name) else name
 
 
 def _place(name: str) -> str:

@@ -16,6 +16,7 @@ from tests.jobs import (
     make_corpus,
     output_rows,
     results,
+    write_jsonl,
     write_parquet,
     write_texts,
 )
@@ -217,6 +218,13 @@ def test_quality_may_be_whole_numbers(tmp_path: Path) -> None:
     path = parquet(tmp_path / "a.parquet", text=[OLD[0]] * 3, score=[3, 7, None])
     assert dedup(path, tmp_path / "out", "--quality-column", "score").status == 0
     assert [row["score"] for row in output_rows(tmp_path / "out")] == [7]
+
+
+def test_the_quality_of_a_jsonl_record_is_one_of_its_fields(tmp_path: Path) -> None:
+    records = [{"text": OLD[0], "score": score} for score in (0.25, "high", None, 0.5)]
+    path = write_jsonl(tmp_path / "a.jsonl", records)
+    assert dedup(path, tmp_path / "out", "--quality-column", "score").status == 0
+    assert [row["score"] for row in output_rows(tmp_path / "out")] == [0.5]
 
 
 def test_the_other_columns_of_a_survivor_are_its_own(tmp_path: Path) -> None:

@@ -337,6 +337,11 @@ def test_a_work_folder_in_the_input_is_refused(tmp_path: Path) -> None:
     dedup(tmp_path / "in", tmp_path / "out", "--work", tmp_path / "in" / "w").refuses(2, "--work", "inside the input")
 
 
+def test_an_output_where_a_recursive_pattern_would_find_it_is_refused(tmp_path: Path) -> None:
+    make_corpus(tmp_path / "in")
+    dedup(f"{tmp_path}/in/**/*.parquet", tmp_path / "in" / "out").refuses(2, "lies inside the input")
+
+
 def test_the_output_of_other_settings_is_refused(tmp_path: Path) -> None:
     path = write_texts(tmp_path / "a.parquet", PLAIN)
     assert dedup(path, tmp_path / "out").status == 0

@@ -272,3 +272,11 @@ def test_jsonl_and_parquet_share_a_schema(tmp_path: Path) -> None:
         ("a", '{"year":1999}', None),
         ("b", None, 2000),
     ]
+
+
+def test_integers_beyond_64_bits_keep_every_digit(tmp_path: Path) -> None:
+    first = '{"text": "一", "id": 123456789012345678901234, "n": {"big": 98765432109876543210}}'
+    path = written(tmp_path, f'{first}\n{{"text": "二", "id": 123456789012345678901235}}'.encode())
+    rows = [row for row, _ in records(path)]
+    assert [row["id"] for row in rows] == ["123456789012345678901234", "123456789012345678901235"]
+    assert [row[EXTRA_COLUMN] for row in rows] == ['{"n":{"big":98765432109876543210}}', None]

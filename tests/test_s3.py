@@ -46,8 +46,8 @@ def server() -> Iterator[str]:
         running = subprocess.Popen(
             [
                 WEED, "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-filer", "-s3",
-                f"-s3.config={folder}/s3.json", "-s3.port.iceberg=0", "-s3.port.lance=0", "-master.volumeSizeLimitMB=64", "-volume.max=20",
-                "-master.telemetry=false", *given,
+                f"-s3.config={folder}/s3.json", "-s3.port.iceberg=0", "-s3.port.lance=0", "-volume.max=20",
+                "-master.volumeSizeLimitMB=64", "-master.telemetry=false", *given,
             ],
             stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
