@@ -124,6 +124,8 @@ class _Judge:
         self, groups: str, a: NDArray[np.int64], b: NDArray[np.int64], estimated: NDArray[np.float64], *, settled: bool
     ) -> tuple[pa.Table, tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]:
         """(verdicts, pairs of the components that want exact shingles)."""
+        if not len(a):
+            return read_tables(self.folder, f"{groups}-verdicts", []), (a, b, estimated)
         documents = np.unique(np.concatenate([a, b]))
         left = np.searchsorted(documents, a)
         root = connected_components(len(documents), left, np.searchsorted(documents, b))

@@ -12,15 +12,13 @@ both and E in either, chance gives a third of what does not truly agree, so J �
 fill bins of their own and are compared nearly exactly; at 1,024 bins (256 bytes) the standard error of long ones is
 0.016 at J = 0.8, where 128 lanes of 16 bits, as many bytes, have 0.035.
 
-`--sketch datasketch` is K-permutation MinHash, bit for bit what datasketch ≥ 2.0 computes (scheme affine32, seed 1) on
-the low 32 bits of our shingle hashes; its lanes are the sketch. An oracle, and for indexes that are read elsewhere.
+With `--sketch datasketch` (`taojin.dedup.minhash`) the lanes are the sketch.
 
 Documents with too few symbols carry the 128-bit hash of their whole folded text in place of both.
 
 Suffixes: _D documents, _K lanes, _B bins, _W 64-bit words of a sketch.
 """
 
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +30,7 @@ from taojin.core.jit import inlined, kernel
 from taojin.core.status import BLANK, EMPTY, FOLDED, INVALID_UTF8, NULL, SKETCHED
 from taojin.core.text import fold_symbols, mix
 from taojin.dedup.config import SketchConfig
+from taojin.dedup.minhash import datasketch_permutations, permutation_minhash
 from taojin.dedup.shingles import keep_distinct, roll_shingles, scratch_for
 
 _0 = np.uint64(0)
@@ -314,33 +313,6 @@ def estimate(a_W: NDArray[np.uint64], b_W: NDArray[np.uint64], packed: bool) -> 
 
 
 @kernel
-def fmix32(h: np.uint32) -> np.uint32:
-    """MurmurHash3's 32-bit finalizer, datasketch's pre-mix of its input."""
-    h = np.uint32(h ^ (h >> np.uint32(16)))
-    h = np.uint32(h * np.uint32(0x85EBCA6B))
-    h = np.uint32(h ^ (h >> np.uint32(13)))
-    h = np.uint32(h * np.uint32(0xC2B2AE35))
-    return np.uint32(h ^ (h >> np.uint32(16)))
-
-
-@kernel
-def permutation_minhash(
-    shingles: NDArray[np.uint64],
-    count: int,
-    a_K: NDArray[np.uint32],
-    b_K: NDArray[np.uint32],
-    values_K: NDArray[np.uint32],
-) -> None:
-    """values_K[k] = min over shingles of a_K[k] · fmix32(low 32 bits) + b_K[k] mod 2^32."""
-    values_K[:] = np.uint32(0xFFFFFFFF)
-    for j in range(count):
-        h = fmix32(np.uint32(shingles[j] & _LOW32))
-        for k in range(values_K.size):
-            value = np.uint32(a_K[k] * h + b_K[k])
-            values_K[k] = min(values_K[k], value)
-
-
-@kernel
 def _hash_folded(symbols: NDArray[np.uint64], count: int) -> tuple[np.uint64, np.uint64]:
     """128 bits over a whole folded text of `count` symbols."""
     a = mix(np.uint64(count))
@@ -434,15 +406,6 @@ def _sketch_documents(
             lanes_DK[d, 1] = np.uint32(a >> _HALF)
             lanes_DK[d, 2] = np.uint32(b & _LOW32)
             lanes_DK[d, 3] = np.uint32(b >> _HALF)
-
-
-@cache
-def datasketch_permutations(num_hashes: int, seed: int = 1) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """(a, b), uint32[K] each: the parameters datasketch ≥ 2.0 draws for scheme affine32 (its `_init_permutations`)."""
-    generator = np.random.RandomState(seed)
-    a = generator.randint(0, 1 << 31, num_hashes, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
-    b = generator.randint(0, 1 << 32, num_hashes, dtype=np.uint32)
-    return a, b
 
 
 def text_buffers(texts: pa.LargeStringArray | pa.LargeBinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

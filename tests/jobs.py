@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
@@ -214,3 +215,19 @@ def die_committing(arguments: Sequence[object], fragment: str, number: int) -> N
 
     os.replace = replace  # type: ignore[assignment]
     sys.exit(taojin(*arguments).status)
+
+
+def conserved(outcome: Outcome) -> dict[str, int]:
+    """Removed by reason, after checking that every document is accounted for."""
+    counts = outcome.counts
+    removed: dict[str, int] = counts["removed"]
+    assert counts["documents"] == counts["kept"] + sum(removed.values())
+    return removed
+
+
+def string_array(texts: list[bytes]) -> pa.Array:
+    """A string column of any bytes, valid UTF-8 or not."""
+    offsets = np.cumsum([0, *map(len, texts)]).astype(np.int32)
+    return pa.Array.from_buffers(
+        pa.string(), len(texts), [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"".join(texts))]
+    )

@@ -13,11 +13,8 @@ from taojin.core.status import BLANK, EMPTY, FOLDED, INVALID_RECORD, INVALID_UTF
 from taojin.dedup.config import SketchConfig
 from taojin.dedup.sketch import (
     Sketches,
-    datasketch_permutations,
     estimate,
     fast_similarity,
-    fmix32,
-    permutation_minhash,
     sketch_array,
     sketch_texts,
     sketch_words,
@@ -367,21 +364,6 @@ def test_short_texts_are_equal_exactly_when_their_symbols_are(one: str, other: s
 
 
 # ---------------------------------------------------------------------------- datasketch
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_fmix32_is_the_finalizer_of_murmurhash3(h: int) -> None:
-    assert int(fmix32(np.uint32(h))) == naive.fmix32(h)
-
-
-@pytest.mark.parametrize("num_hashes", [16, 100, 128, 256, 1024])
-def test_permutation_minhash_is_datasketch_bit_for_bit(num_hashes: int) -> None:
-    shingles = random_shingles(300)
-    values = np.zeros(num_hashes, np.uint32)
-    permutation_minhash(shingles, shingles.size, *datasketch_permutations(num_hashes), values)
-    theirs = datasketch.MinHash(num_perm=num_hashes, seed=1, hashfunc=lambda x: x & 0xFFFFFFFF)
-    theirs.update_batch(shingles.tolist())
-    assert np.array_equal(values, theirs.hashvalues)
 
 
 @pytest.mark.parametrize("num_hashes", [16, 128])
