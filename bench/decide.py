@@ -22,6 +22,7 @@ from taojin.core.corpus import Piece, Plan, Shard, Span, num_key_ranges
 from taojin.core.progress import Progress
 from taojin.core.storage import Folder
 from taojin.core.tasks import LocalExecutor, Stages, unit_name
+from taojin.dedup import survivors
 from taojin.dedup.bands import KeyWriter, band_keys
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.decide import decide
@@ -144,6 +145,8 @@ def main() -> int:
     subprocess.run([*arguments, "--only-make"], check=True)
     plan = synthetic_plan(options.documents, config)
     stats = [work.read_json(f"stats/scan/{name}") for name in work.names("stats/scan")]
+    # There are no texts that could settle a borderline acceptance out of many candidates; the estimate stands.
+    survivors.FEW = options.documents
     started = time.process_time()
     corpus = view_of(work, plan, config, stats, 0)
     folder = work.child(config.decide_name)
