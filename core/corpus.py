@@ -327,8 +327,11 @@ def cut_units(shards: Sequence[Shard], unit_bytes: int) -> list[tuple[Span, ...]
 
 
 def num_key_ranges(num_entries: int) -> int:
-    """Into how many ranges hash keys are split on disk: about 4 million entries each, so that one fits any worker."""
-    return min(4096, 1 << max(0, (num_entries // 4_000_000).bit_length()))
+    """Into how many ranges hash keys are split on disk: 4 to 8 million entries each, so that one fits any worker.
+
+    Every range opens every unit's files once, so there should be no more of them than memory asks for.
+    """
+    return min(4096, 1 << max(0, (num_entries // 8_000_000).bit_length()))
 
 
 def make_plan(

@@ -30,6 +30,8 @@ from taojin.dedup.twins import twin_range
 
 # Shingle sets that one judging task may hold.
 GROUP_SET_BYTES = 400_000_000
+# Key ranges of the plan that one task takes when it looks for equal bytes; a power of two, as their number is.
+EXACT_RANGES = 16
 # A cluster above this share of the corpus is worth a look: a template, an error page, or a threshold set too low.
 LARGE_CLUSTER_SHARE = 0.01
 
@@ -63,7 +65,9 @@ def decide(corpora: Sequence[Corpus], config: DedupConfig, folder: Folder, stage
         excluded[first : first + corpus.view.num_documents] = ~read_keep(corpus.view)
     context = PairContext(works, config, own.plan.num_ranges, folder, "excluded-twins.bin")
     files = {context.excluded_name: _write_bits(folder, context.excluded_name, excluded)}
-    twin_stats = stages.run("twins", twin_range, context, range(own.plan.num_ranges))
+    # One exact key a document where there are twenty band keys: coarser ranges hold as many, and open fewer files.
+    twin_context = context._replace(num_ranges=max(1, own.plan.num_ranges // EXACT_RANGES))
+    twin_stats = stages.run("twins", twin_range, twin_context, range(twin_context.num_ranges))
     twins = read_tables(folder, "twins", twin_stats)
 
     excluded[twins.column("document").to_numpy()] = True

@@ -228,6 +228,6 @@ def test_unreadable_shards_are_all_counted(tmp_path: Path) -> None:
 
 def test_key_ranges_grow_with_the_corpus_and_stop() -> None:
     assert num_key_ranges(0) == 1
-    assert num_key_ranges(3_999_999) == 1
-    assert num_key_ranges(21 * 16_000_000) == 128
+    assert num_key_ranges(7_999_999) == 1
+    assert num_key_ranges(21 * 16_000_000) == 64
     assert num_key_ranges(10**15) == 4096
