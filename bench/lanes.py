@@ -284,10 +284,13 @@ def read_ledger(work: Path) -> pa.Table:
 def decide_lane(context: Context) -> list[Row]:
     """The decide stage alone on synthetic sidecars of 1, 4 and 16 million documents (`bench.decide`)."""
     rows = []
+    script = [sys.executable, "-m", "bench.decide", "--documents"]
+    run("warm-up decide", [*script, "50000", "--work", _fresh("decide") / "work"])
     for millions in (1, 4, 16) if context.full else (1,):
         name = f"{millions} million documents"
-        command = [sys.executable, "-m", "bench.decide", "--documents", str(millions * 1_000_000)]
-        usage, calibration = run(f"decide {name}", [*command, "--work", _fresh("decide") / "work"])
+        usage, calibration = run(
+            f"decide {name}", [*script, str(millions * 1_000_000), "--work", _fresh("decide") / "work"]
+        )
         row = _row("decide", name, "synthetic", 0.0, usage, calibration)
         row.extra |= json.loads(usage.stdout)
         row.cpu_seconds = row.extra["cpu_seconds"]
