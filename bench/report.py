@@ -210,9 +210,12 @@ def write(rows: list[Row], folder: Path, date: str, command: str, about: dict[st
     page = "\n\n".join([heading, about_machine, tables(rows), "## targets", goals])
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"{date}-{commit()}"
-    stem.with_suffix(".md").write_text(page + "\n", encoding="utf-8")
+    # A result speaks of the checkout, not of where it lay.
+    here = f"{Path(__file__).parents[1]}/"
+    stem.with_suffix(".md").write_text(page.replace(here, "") + "\n", encoding="utf-8")
     values = {"date": date, "commit": commit(), "command": command, **about, "rows": [_as_json(row) for row in rows]}
-    stem.with_suffix(".json").write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(values, indent=1, ensure_ascii=False).replace(here, "")
+    stem.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
     return page
 
 
