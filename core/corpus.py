@@ -365,6 +365,7 @@ def make_plan(
         fields.append((quality_column, pa.float64()))
     jsonl_schema = pa.schema(fields)
     named = [(shard.path, jsonl_schema if schema is None else schema) for shard, schema in good]
+    # 1 document per kB where metadata does not tell.
     rows = sum(piece.rows if piece.rows >= 0 else piece.bytes // 1000 for shard in shards for piece in shard.pieces)
     return Plan(
         shards=shards,
@@ -388,10 +389,3 @@ def _try_inspect(found: _Found, path: str, text_column: str, skip_bad: bool) -> 
         if damage and not skip_bad:
             return f"{path}: {damage}"
     return shard, schema
-
-
-def estimated_rows(plan: Plan) -> int:
-    """Documents as far as metadata tells; 1 per kB of JSONL."""
-    return sum(
-        piece.rows if piece.rows >= 0 else piece.bytes // 1000 for shard in plan.shards for piece in shard.pieces
-    )

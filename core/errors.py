@@ -8,6 +8,7 @@ TaojinError
 │   └── FrozenPlanError  a WORK folder belongs to other inputs or another configuration
 └── RunError             exit status 1: a run failed part-way; the same command again resumes
     ├── StorageError     disk full, no permission, storage gone after retries
+    ├── BadShardError    a shard broke while it was read
     └── UnitError        some units failed; the others are done
 
 InvariantError           a defect of ours (conservation broken, a checksum that does not fit): never caught
@@ -43,6 +44,10 @@ class RunError(TaojinError):
 
 
 class StorageError(RunError):
+    pass
+
+
+class BadShardError(RunError):
     pass
 
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from taojin.core.corpus import EXTRA_COLUMN, Piece, Plan, Shard, Span
-from taojin.core.errors import InputError
+from taojin.core.errors import BadShardError, InputError
 from taojin.core.status import INVALID_RECORD, INVALID_UTF8, NULL, OK, TOO_LARGE, UNREADABLE
 from taojin.core.storage import first_line, resolve
 
@@ -50,10 +50,6 @@ class Batch(NamedTuple):
     piece: int
     rows: pa.RecordBatch
     status: NDArray[np.uint8]
-
-
-class BadShardError(Exception):
-    """A shard broke while it was read; the message names it."""
 
 
 def read_unit(

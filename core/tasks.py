@@ -221,6 +221,6 @@ def describe_failures(stage: str, failures: Sequence[tuple[int, BaseException]])
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, TaojinError) or type(error).__name__ == "BadShardError":
+    if isinstance(error, TaojinError):
         return str(error)
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

@@ -141,10 +141,10 @@ class _Judge:
             np.add.at(weights, component, 8 * shingles.astype(np.int64))
             self._settle(groups, documents)
         group_of_component = pack_groups(sizes, weights, GROUP_SET_BYTES)
-        group_of_document = group_of_component[component] if len(documents) else np.zeros(0, np.int64)
+        group_of_document = group_of_component[component]
         self._write_groups(groups, documents, group_of_document, left, a, b, estimated)
         context = GroupContext(self.works, self.config, self.folder, groups, settled)
-        num_groups = int(group_of_component.max(initial=-1)) + 1
+        num_groups = int(group_of_component[-1]) + 1
         stats = self.stages.run(f"judge-{groups}", judge_group, context, range(num_groups))
         verdicts = read_tables(self.folder, f"{groups}-verdicts", stats)
         rest = [np.zeros((0, 3))]
@@ -171,7 +171,7 @@ class _Judge:
         tested, rejected = self.tested[involved], self.rejected[involved]
         group_of_tested = group_of_document[np.searchsorted(documents, tested)]
         tested_by_group = np.argsort(group_of_tested, kind="stable")
-        for group in range(int(group_of_document.max(initial=-1)) + 1):
+        for group in range(int(group_of_document.max()) + 1):
             low, high = np.searchsorted(group_of_pair[by_group], [group, group + 1])
             rows = by_group[low:high]
             name = f"{groups}/{unit_name(group)}.arrow"

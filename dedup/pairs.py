@@ -25,7 +25,7 @@ from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
 from taojin.dedup.bands import read_range
 from taojin.dedup.config import DedupConfig
-from taojin.dedup.sidecars import WorkView, gather, order_columns, survivor_order
+from taojin.dedup.sidecars import WorkView, gather, order_columns, ranks, survivor_order
 from taojin.dedup.sketch import estimate, standard_error
 
 HOT = 64
@@ -264,8 +264,7 @@ def pair_range(context: PairContext, key_range: int) -> dict[str, Any]:
         documents, inverse = np.unique(block, return_inverse=True)
         columns = gather(context.works, documents, ("sketch", "status", *order_columns(config)))
         order = survivor_order(columns, documents, num_own, config.source_priority)
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
+        rank = ranks(order)
         ranked = documents[order]
         rejected = np.zeros(len(order), np.uint32)
         block_starts = starts[low : high + 1] - starts[low]

@@ -136,6 +136,13 @@ def order_columns(config: DedupConfig) -> list[str]:
     return names
 
 
+def ranks(order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The place of each document in `order`: its inverse permutation."""
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return rank
+
+
 def positions_of(work: WorkView, local: NDArray[np.int64]) -> NDArray[np.int64]:
     """Positions (shard × 2^40 + row) of ordinals counted from the work's first."""
     shard = np.searchsorted(work.shard_first, local, side="right") - 1

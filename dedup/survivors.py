@@ -28,7 +28,7 @@ from taojin.dedup.clusters import connected_components
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.pairs import read_columns, resemblance, sketch_words_of
 from taojin.dedup.shingles import intersection_size
-from taojin.dedup.sidecars import WorkView, gather, order_columns, survivor_order
+from taojin.dedup.sidecars import WorkView, gather, order_columns, ranks, survivor_order
 from taojin.dedup.sketch import standard_error
 
 SMALL = 64
@@ -158,18 +158,10 @@ def judge(
                     j = newest[component]
                     while j >= 0:
                         if tried[j] != i:
+                            # -1.0: an integer here would compile `similarity` a second time.
                             value, verified = similarity(
-                                i,
-                                j,
-                                -1,
-                                sketch_NW,
-                                status_N,
-                                packed,
-                                settle_above,
-                                settle_below,
-                                set_starts_N,
-                                sets,
-                            )
+                                i, j, -1.0, sketch_NW, status_N, packed, settle_above, settle_below, set_starts_N, sets
+                            )  # fmt: skip
                             if value >= threshold:
                                 if value > best_similarity or (value == best_similarity and j < best):
                                     best, best_similarity, best_verified = j, value, verified
@@ -219,8 +211,7 @@ def judge_group(context: GroupContext, group: int) -> dict[str, Any]:
     num_own = works[0].num_documents
     columns = gather(works, documents, ("sketch", "status", "id", *order_columns(config)))
     order = survivor_order(columns, documents, num_own, config.source_priority)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
+    rank = ranks(order)
     ranked = documents[order]
     left, right = rank[np.searchsorted(documents, a)], rank[np.searchsorted(documents, b)]
     component_N = connected_components(len(ranked), left, right)
@@ -236,9 +227,9 @@ def judge_group(context: GroupContext, group: int) -> dict[str, Any]:
     verified = np.zeros(len(ranked), np.uint8)
     compared = np.empty(len(ranked), np.int64)
     judge(
-        component_N, is_index, rejections[order], starts, links, link_value, sketch, status, accept_from(config,
-        settled), config.sketch == "fast", *settled_band(config, settled), set_starts, sets, survivor, value, verified,
-        compared,
+        component_N, is_index, rejections[order], starts, links, link_value, sketch, status,
+        accept_from(config, settled), config.sketch == "fast", *settled_band(config, settled), set_starts, sets,
+        survivor, value, verified, compared,
     )  # fmt: skip
     removed = survivor != np.arange(len(ranked))
     wanting = np.zeros(0, np.int64)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from taojin.core.tasks import unit_name
 from taojin.dedup.pairs import PairContext, buckets, read_keys
-from taojin.dedup.sidecars import gather, order_columns, survivor_order
+from taojin.dedup.sidecars import gather, order_columns, ranks, survivor_order
 
 TWIN_SCHEMA = pa.schema([("document", pa.int64()), ("representative", pa.int64()), ("representative_id", pa.string())])
 
@@ -24,8 +24,7 @@ def twin_range(context: PairContext, key_range: int) -> dict[str, Any]:
     columns = gather(context.works, documents, ("exact", "id", *order_columns(context.config)))
     num_own = context.works[0].num_documents
     order = survivor_order(columns, documents, num_own, context.config.source_priority)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
+    rank = ranks(order)
     # The key is half of the hash: group by all of it.
     halves = np.ascontiguousarray(columns["exact"]).view(np.uint64).reshape(-1, 2)
     by_hash = np.lexsort((rank, halves[:, 1], halves[:, 0]))

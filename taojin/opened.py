@@ -13,8 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from taojin.core.corpus import Ordinals, Plan, Shard, Span, find_files, inspect_shard
-from taojin.core.errors import InputError
-from taojin.core.reading import BadShardError, read_unit
+from taojin.core.errors import BadShardError, InputError
+from taojin.core.reading import read_unit
 from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
 from taojin.core.uris import split_query, with_suffix

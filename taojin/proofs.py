@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from taojin.core.errors import InputError, InvariantError
-from taojin.core.reading import BadShardError
+from taojin.core.errors import BadShardError, InputError, InvariantError
 from taojin.core.storage import first_line
 from taojin.report import print_json
 

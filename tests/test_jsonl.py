@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from taojin.core import corpus, reading
 from taojin.core.corpus import EXTRA_COLUMN, Piece, Plan, Shard, Span, make_plan
-from taojin.core.errors import InputError
-from taojin.core.reading import BadShardError, Batch, Columns, iter_lines, read_unit
+from taojin.core.errors import BadShardError, InputError
+from taojin.core.reading import Batch, Columns, iter_lines, read_unit
 from taojin.core.status import INVALID_RECORD, INVALID_UTF8, NULL, OK, TOO_LARGE, UNREADABLE
 from taojin.core.storage import resolve
 

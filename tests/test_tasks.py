@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from taojin.core import storage
-from taojin.core.errors import InputError, StorageError, UnitError
+from taojin.core.errors import BadShardError, InputError, StorageError, UnitError
 from taojin.core.progress import Progress
-from taojin.core.reading import BadShardError
 from taojin.core.storage import Folder
 from taojin.core.tasks import LocalExecutor, Stages, describe_failures
 from tests.jobs import ENVIRONMENT, ROOT
@@ -119,7 +118,7 @@ def test_a_long_list_of_failures_is_shortened() -> None:
 SCRIPT = """
 import json, os, sys
 from taojin.core.errors import InputError, StorageError
-from taojin.core.reading import BadShardError
+from taojin.core.errors import BadShardError
 from taojin.core.tasks import RayExecutor
 
 folder = sys.argv[1]
