@@ -8,6 +8,7 @@ Indices are uint64 on purpose: numba wraps negative indices of signed ones, whic
 """
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from taojin.core.fold import BREAK, CODE_POINT_MASK, LETTER, MULTI, SURROGATE, SYMBOL
@@ -39,6 +40,8 @@ _LOW6 = np.uint32(63)
 _RUN_SEED = np.uint64(0xCBF29CE484222325)
 _RUN_MULTIPLIER = np.uint64(0x9FB21C651E98DF25)
 _HALF = np.uint64(32)
+
+_BASE = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd; of shingles
 
 # Symbols a text of n bytes can fold to: U+3316 (3 bytes) becomes six kana, the densest expansion there is.
 SYMBOLS_PER_BYTE = 2
@@ -181,6 +184,47 @@ def fold_symbols(
         symbols[count] = run ^ (run >> _HALF)
         count += _1
     return int(np.int64(count)), int(np.int64(chars)), bool(error == _NO_ERROR)
+
+
+@kernel
+def roll_shingles(symbols: NDArray[np.uint64], count: int, ngram: int) -> int:
+    """Replace symbols[0:count] by its shingle hashes, in place; returns how many there are: max(0, count - ngram +
+    1)."""
+    if count < ngram:
+        return 0
+    n = np.uint64(ngram)
+    leaving = _1
+    for _ in range(ngram):
+        leaving *= _BASE
+    h = _0
+    j = _0
+    while j < n:
+        h = h * _BASE + symbols[j]
+        j += _1
+    j = _0
+    rest = np.uint64(count) - n
+    while j < rest:
+        # The difference is off the critical path: one multiplication and one addition of latency per symbol.
+        difference = symbols[j + n] - symbols[j] * leaving
+        symbols[j] = h
+        h = h * _BASE + difference
+        j += _1
+    symbols[rest] = h
+    return count - ngram + 1
+
+
+def text_buffers(texts: pa.LargeStringArray | pa.LargeBinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """(data, offsets): views of the array's buffers; offsets has len(texts) + 1 entries and may not start at 0."""
+    _, offsets, data = texts.buffers()
+    if len(texts) == 0:
+        return np.zeros(0, np.uint8), np.zeros(1, np.int64)
+    offsets_D = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8), offsets_D
+
+
+def scratch_for(max_document_bytes: int) -> NDArray[np.uint64]:
+    """Scratch for `fold_symbols` on documents of at most this many bytes. Pages are touched only as far as used."""
+    return np.empty(SYMBOLS_PER_BYTE * max_document_bytes + 1, np.uint64)
 
 
 @kernel

@@ -7,7 +7,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from taojin.dedup.sketch import text_buffers
+from taojin.core.text import text_buffers
 
 EXACT_BYTES = 16
 

@@ -17,11 +17,11 @@ from taojin.core.reading import Batch, Columns, read_unit
 from taojin.core.status import EMPTY, STATUS_REASONS
 from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
-from taojin.core.text import hash_bytes
+from taojin.core.text import hash_bytes, text_buffers
 from taojin.dedup.bands import KeyWriter, band_keys
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.exact import EXACT_BYTES, exact_hashes, exact_keys
-from taojin.dedup.sketch import Sketches, sketch_array, sketch_words, text_buffers
+from taojin.dedup.sketch import Sketches, sketch_array, sketch_words
 
 # Rows collected into one sidecar batch: few batches make look-ups of single documents cheap; about 12 MB.
 SIDECAR_ROWS = 32_768

@@ -15,11 +15,10 @@ from taojin.core.fold import load_fold_table
 from taojin.core.reading import read_unit
 from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
-from taojin.core.text import SYMBOLS_PER_BYTE
+from taojin.core.text import SYMBOLS_PER_BYTE, scratch_for, text_buffers
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.scan import columns_of
-from taojin.dedup.shingles import scratch_for, shingle_sets
-from taojin.dedup.sketch import text_buffers
+from taojin.dedup.shingles import shingle_sets
 
 SHINGLE_SCHEMA = pa.schema([("document", pa.int64()), ("shingles", pa.large_list(pa.uint64()))])
 

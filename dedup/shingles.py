@@ -12,38 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taojin.core.jit import kernel
-from taojin.core.text import SYMBOLS_PER_BYTE, fold_symbols
-
-_BASE = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd
-_0 = np.uint64(0)
-_1 = np.uint64(1)
-
-
-@kernel
-def roll_shingles(symbols: NDArray[np.uint64], count: int, ngram: int) -> int:
-    """Replace symbols[0:count] by its shingle hashes, in place; returns how many there are: max(0, count - ngram +
-    1)."""
-    if count < ngram:
-        return 0
-    n = np.uint64(ngram)
-    leaving = _1
-    for _ in range(ngram):
-        leaving *= _BASE
-    h = _0
-    j = _0
-    while j < n:
-        h = h * _BASE + symbols[j]
-        j += _1
-    j = _0
-    rest = np.uint64(count) - n
-    while j < rest:
-        # The difference is off the critical path: one multiplication and one addition of latency per symbol.
-        difference = symbols[j + n] - symbols[j] * leaving
-        symbols[j] = h
-        h = h * _BASE + difference
-        j += _1
-    symbols[rest] = h
-    return count - ngram + 1
+from taojin.core.text import fold_symbols, roll_shingles
 
 
 @kernel
@@ -100,8 +69,3 @@ def intersection_size(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
         else:
             j += 1
     return shared
-
-
-def scratch_for(max_document_bytes: int) -> NDArray[np.uint64]:
-    """Scratch for `fold_symbols` on documents of at most this many bytes. Pages are touched only as far as used."""
-    return np.empty(SYMBOLS_PER_BYTE * max_document_bytes + 1, np.uint64)

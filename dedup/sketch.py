@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from taojin.core.fold import load_fold_table
 from taojin.core.jit import inlined, kernel
 from taojin.core.status import BLANK, EMPTY, FOLDED, INVALID_UTF8, NULL, SKETCHED
-from taojin.core.text import fold_symbols, mix
+from taojin.core.text import fold_symbols, mix, roll_shingles, scratch_for, text_buffers
 from taojin.dedup.config import SketchConfig
 from taojin.dedup.minhash import datasketch_permutations, permutation_minhash
-from taojin.dedup.shingles import keep_distinct, roll_shingles, scratch_for
+from taojin.dedup.shingles import keep_distinct
 
 _0 = np.uint64(0)
 _1 = np.uint64(1)
@@ -406,15 +406,6 @@ def _sketch_documents(
             lanes_DK[d, 1] = np.uint32(a >> _HALF)
             lanes_DK[d, 2] = np.uint32(b & _LOW32)
             lanes_DK[d, 3] = np.uint32(b >> _HALF)
-
-
-def text_buffers(texts: pa.LargeStringArray | pa.LargeBinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """(data, offsets): views of the array's buffers; offsets has len(texts) + 1 entries and may not start at 0."""
-    _, offsets, data = texts.buffers()
-    if len(texts) == 0:
-        return np.zeros(0, np.uint8), np.zeros(1, np.int64)
-    offsets_D = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8), offsets_D
 
 
 def sketch_array(

@@ -11,9 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from taojin.core.fold import BREAK, CLASS_SHIFT, CODE_POINT_MASK, VANISH, load_fold_table
-from taojin.core.text import SYMBOLS_PER_BYTE
-from taojin.dedup.shingles import intersection_size, scratch_for, shingle_sets
-from taojin.dedup.sketch import text_buffers
+from taojin.core.text import SYMBOLS_PER_BYTE, scratch_for, text_buffers
+from taojin.dedup.shingles import intersection_size, shingle_sets
 
 PASSAGES = 3
 EXTENDED = 64  # candidate passages that are extended beyond their seeds

@@ -14,11 +14,10 @@ import pyarrow.compute as pc
 
 from taojin.core.errors import InputError
 from taojin.core.tasks import unit_name
-from taojin.core.text import hash_bytes
+from taojin.core.text import hash_bytes, text_buffers
 from taojin.dedup.bands import read_range
 from taojin.dedup.decide import Corpus
 from taojin.dedup.sidecars import gather
-from taojin.dedup.sketch import text_buffers
 
 # Ids looked at for names near to one that is not there.
 NEAR_POOL, NEAR_SEARCHED = 10_000, 1_000_000

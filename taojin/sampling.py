@@ -18,12 +18,13 @@ from taojin.core.corpus import Piece, Plan, Shard, Span
 from taojin.core.reading import Batch, iter_lines, read_unit
 from taojin.core.status import EMPTY, SKETCHED
 from taojin.core.storage import resolve
+from taojin.core.text import text_buffers
 from taojin.dedup.bands import band_keys
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.exact import exact_hashes
 from taojin.dedup.pairs import buckets
 from taojin.dedup.scan import columns_of
-from taojin.dedup.sketch import sketch_array, text_buffers
+from taojin.dedup.sketch import sketch_array
 from taojin.dedup.write import ZSTD_LEVEL
 
 SAMPLE_SECONDS = 6.0

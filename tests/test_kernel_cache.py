@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[1]
 SCRIPT = """
 import numpy as np, taojin
 from taojin.core.fold import load_fold_table
-from taojin.dedup.shingles import scratch_for, shingle_sets
+from taojin.core.text import scratch_for
+from taojin.dedup.shingles import shingle_sets
 data = np.frombuffer(b"one two three four five", np.uint8)
 out, starts = np.zeros(100, np.uint64), np.zeros(2, np.int64)
 shingle_sets(data, np.array([0, data.size]), *load_fold_table(), 5, scratch_for(data.size), out, starts)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taojin.core.fold import FoldTable
-from taojin.core.text import SYMBOLS_PER_BYTE
-from taojin.dedup.shingles import intersection_size, roll_shingles, scratch_for, shingle_sets
+from taojin.core.text import SYMBOLS_PER_BYTE, roll_shingles, scratch_for
+from taojin.dedup.shingles import intersection_size, shingle_sets
 from tests import naive
 
 symbols = st.lists(st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 3)), max_size=40)

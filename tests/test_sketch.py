@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taojin.core.status import BLANK, EMPTY, FOLDED, INVALID_RECORD, INVALID_UTF8, NULL, SKETCHED, TOO_LARGE
+from taojin.core.text import text_buffers
 from taojin.dedup.config import SketchConfig
 from taojin.dedup.sketch import (
     Sketches,
@@ -19,7 +20,6 @@ from taojin.dedup.sketch import (
     sketch_texts,
     sketch_words,
     standard_error,
-    text_buffers,
 )
 from tests import naive
 

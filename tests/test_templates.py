@@ -13,9 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from taojin.core.fold import load_fold_table
-from taojin.core.text import SYMBOLS_PER_BYTE
+from taojin.core.text import SYMBOLS_PER_BYTE, scratch_for
 from taojin.dedup.config import DedupConfig
-from taojin.dedup.shingles import scratch_for, shingle_sets
+from taojin.dedup.shingles import shingle_sets
 from taojin.pipeline import DedupResult, run_dedup
 from tests import naive
 
