@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from taojin.core.corpus import Piece, Plan, Shard, Span, num_key_ranges
 from taojin.core.progress import Progress
+from taojin.core.scan import fixed_binary, sidecar_schema
 from taojin.core.storage import Folder
 from taojin.core.tasks import LocalExecutor, Stages, unit_name
 from taojin.dedup import survivors
 from taojin.dedup.bands import KeyWriter, band_keys
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.decide import decide
-from taojin.dedup.scan import fixed_binary, sidecar_schema
+from taojin.dedup.scan import SketchAnalyzer
 from taojin.dedup.sketch import sketch_words
 from taojin.pipeline import view_of
 
@@ -78,7 +79,7 @@ def make_unit(unit: int, num_documents: int, plan: Plan, config: DedupConfig, wo
     hashes = rng.integers(0, 256, (size, 16), dtype=np.uint8)
     ids = pa.array([f"document-{unit}-{row}" for row in range(size)])
     name = f"{unit_name(unit)}.arrow"
-    schema = sidecar_schema(plan, config)
+    schema = sidecar_schema(plan, config.reading, [SketchAnalyzer(config)])
     columns = {
         "exact": fixed_binary(hashes),
         "sketch": fixed_binary(np.concatenate([planes[0], planes[1]], axis=1)),

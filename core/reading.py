@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from taojin.core.corpus import EXTRA_COLUMN, Piece, Plan, Shard, Span
 from taojin.core.errors import BadShardError, InputError
+from taojin.core.job import Reading
 from taojin.core.status import INVALID_RECORD, INVALID_UTF8, NULL, OK, TOO_LARGE, UNREADABLE
 from taojin.core.storage import first_line, resolve
 
@@ -33,37 +34,30 @@ BLOCK_BYTES = 4_000_000
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 
 
-class Columns(NamedTuple):
-    """Which columns mean what (their names in the input)."""
-
-    text: str
-    id: str
-    source: str
-    quality: str | None = None
-
-
 class Batch(NamedTuple):
-    """Consecutive rows of one piece. status: uint8 per row, see `taojin.core.status`; OK, or why it could not be
-    read."""
+    """Consecutive rows of one piece.
+
+    status: uint8 per row, see `taojin.core.status`: OK, or why it could not be read. repaired: bool per row, whether
+    its text is not the input's.
+    """
 
     shard: int
     piece: int
     rows: pa.RecordBatch
     status: NDArray[np.uint8]
+    repaired: NDArray[np.bool_]
 
 
 def read_unit(
     plan: Plan,
     spans: Sequence[Span],
     names: Sequence[str],
-    columns: Columns,
-    max_document_bytes: int,
-    *,
-    skip_bad: bool = False,
+    reading: Reading,
 ) -> Iterator[Batch]:
     """Batches of the named columns, in position order. A column that a shard lacks is null there.
 
-    Raises BadShardError for a file whose content cannot be decoded, or, with `skip_bad`, yields null rows with status
+    Raises BadShardError for a file whose content cannot be decoded, or, with `reading.skip_bad`, yields null rows with
+    status
     UNREADABLE for what is left of the piece: as many as the footer says, and a single one for JSONL, where nobody can
     know how many. OSErrors pass through.
     """
@@ -76,19 +70,33 @@ def read_unit(
             seen = 0
             try:
                 with _naming(shard):
-                    for rows, status in read(shard, piece, schema, columns, max_document_bytes):
+                    for rows, status in read(shard, piece, schema, reading):
                         seen += rows.num_rows
-                        yield Batch(span.shard, number, rows, status)
+                        yield _mended(Batch(span.shard, number, rows, status, np.zeros(len(status), bool)), reading)
                     if piece.rows >= 0 and seen != piece.rows:
                         raise BadShardError(f"{shard.path}: piece {number}: expected {piece.rows} rows, found {seen}")
             except BadShardError:
-                if not skip_bad:
+                if not reading.skip_bad:
                     raise
                 expected = piece.rows if piece.rows >= 0 else seen + 1
                 for first in range(seen, expected, BATCH_ROWS):
                     count = min(BATCH_ROWS, expected - first)
                     rows = pa.RecordBatch.from_arrays([pa.nulls(count, f.type) for f in schema], schema=schema)
-                    yield Batch(span.shard, number, rows, np.full(count, UNREADABLE, np.uint8))
+                    status = np.full(count, UNREADABLE, np.uint8)
+                    yield Batch(span.shard, number, rows, status, np.zeros(count, bool))
+
+
+def _mended(batch: Batch, reading: Reading) -> Batch:
+    """The batch with repaired texts, if that is asked for."""
+    if not reading.repair or reading.text not in batch.rows.schema.names:
+        return batch
+    from taojin.core.repair import repair_array
+
+    index = batch.rows.schema.get_field_index(reading.text)
+    texts, repaired = repair_array(batch.rows.column(index))
+    if not repaired.any():
+        return batch
+    return batch._replace(rows=batch.rows.set_column(index, batch.rows.schema.field(index), texts), repaired=repaired)
 
 
 @contextlib.contextmanager
@@ -122,7 +130,7 @@ def _is_damage(message: str) -> bool:
 
 
 def _read_parquet(
-    shard: Shard, piece: Piece, schema: pa.Schema, columns: Columns, max_document_bytes: int
+    shard: Shard, piece: Piece, schema: pa.Schema, reading: Reading
 ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint8]]]:
     if piece.rows == 0:
         return
@@ -137,7 +145,7 @@ def _read_parquet(
             batch_size=batch_rows, row_groups=[piece.start], columns=present, use_threads=False
         ):
             rows = conform(batch, schema)
-            yield rows, _parquet_status(rows, columns.text, max_document_bytes)
+            yield rows, _parquet_status(rows, reading.text, reading.max_document_bytes)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -170,9 +178,9 @@ def _parquet_status(rows: pa.RecordBatch, text_column: str, max_document_bytes: 
 
 
 def _read_jsonl(
-    shard: Shard, piece: Piece, schema: pa.Schema, columns: Columns, max_document_bytes: int
+    shard: Shard, piece: Piece, schema: pa.Schema, reading: Reading
 ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint8]]]:
-    lines = iter_lines(shard, piece, 2 * max_document_bytes + (1 << 20))
+    lines = iter_lines(shard, piece, 2 * reading.max_document_bytes + (1 << 20))
     damage: Exception | None = None
     while True:
         records: list[list[Any]] = []
@@ -180,7 +188,7 @@ def _read_jsonl(
         filled = 0
         try:
             for line in lines:
-                values, state = _parse(line, columns, max_document_bytes)
+                values, state = _parse(line, reading)
                 records.append(values)
                 status.append(state)
                 filled += len(line or b"")
@@ -193,7 +201,7 @@ def _read_jsonl(
             if damage:
                 raise damage
             return
-        names = (columns.text, columns.id, columns.source, EXTRA_COLUMN, columns.quality or "")
+        names = (reading.text, reading.id, reading.source, EXTRA_COLUMN, reading.quality or "")
         by_name = dict(zip(names, zip(*records, strict=True), strict=True))
         arrays = [
             pa.array(by_name[field.name], field.type) if field.name in by_name else pa.nulls(len(records), field.type)
@@ -202,7 +210,7 @@ def _read_jsonl(
         yield pa.RecordBatch.from_arrays(arrays, schema=schema), np.array(status, np.uint8)
 
 
-def _parse(line: bytes | None, columns: Columns, max_document_bytes: int) -> tuple[list[Any], int]:
+def _parse(line: bytes | None, reading: Reading) -> tuple[list[Any], int]:
     """([text, id, source, extra, quality], status) of one line; a bad record keeps whatever could be read of it."""
     nothing = [None, None, None, None, None]
     if line is None:
@@ -220,17 +228,17 @@ def _parse(line: bytes | None, columns: Columns, max_document_bytes: int) -> tup
     # orjson makes floats of integers beyond 64 bits: two ids would become one.
     if any(not isinstance(value, str | None) for value in record.values()) and _LONG_NUMBER.search(line):
         record = json.loads(line)
-    text = record.pop(columns.text, None)
-    identifier = _as_string(record.pop(columns.id, None))
-    source = _as_string(record.pop(columns.source, None))
-    quality = record.pop(columns.quality, None) if columns.quality else None
+    text = record.pop(reading.text, None)
+    identifier = _as_string(record.pop(reading.id, None))
+    source = _as_string(record.pop(reading.source, None))
+    quality = record.pop(reading.quality, None) if reading.quality else None
     quality = float(quality) if isinstance(quality, int | float) and not isinstance(quality, bool) else None
     rest = [identifier, source, _as_string(record or None), quality]
     if text is None:
         return [None, *rest], NULL
     if not isinstance(text, str):
         return [None, *rest], INVALID_RECORD
-    if len(text) > max_document_bytes // 4 and len(text.encode()) > max_document_bytes:
+    if len(text) > reading.max_document_bytes // 4 and len(text.encode()) > reading.max_document_bytes:
         return [None, *rest], TOO_LARGE
     return [text, *rest], OK
 

@@ -7,24 +7,22 @@ Everything lies under WORK/decide-<hash>/. This is the driver: it merges what th
 per document that has a duplicate) and hands out the next stage.
 """
 
-from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from taojin.core.corpus import Ordinals, Plan
+from taojin.core.ledger import Decided, DecisionContext, decide_unit, totals
+from taojin.core.sidecars import Corpus, WorkView, gather
 from taojin.core.storage import Folder
 from taojin.core.tasks import Stages, Stats, unit_name
 from taojin.dedup.clusters import connected_components, pack_groups, unique_pairs
 from taojin.dedup.config import DedupConfig
-from taojin.dedup.ledger import DecisionContext, decide_unit
 from taojin.dedup.pairs import PAIR_SCHEMA, TESTED_SCHEMA, PairContext, pair_range, read_columns, write_columns
 from taojin.dedup.resolve import resolve
 from taojin.dedup.settle import SettleContext, settle_unit
-from taojin.dedup.sidecars import WorkView, gather
 from taojin.dedup.survivors import VERDICT_SCHEMA, GroupContext, judge_group
 from taojin.dedup.twins import twin_range
 
@@ -36,30 +34,26 @@ EXACT_RANGES = 16
 LARGE_CLUSTER_SHARE = 0.01
 
 
-class Corpus(NamedTuple):
-    """One scanned WORK folder: this run's, or an index's."""
+def decide(
+    corpora: Sequence[Corpus],
+    config: DedupConfig,
+    folder: Folder,
+    stages: Stages,
+    rules: tuple[str, ...] = (),
+    failing: NDArray[np.bool_] | None = None,
+) -> Decided:
+    """Judge every document of corpora[0]; the others are indexes. `folder`: WORK/decide-<hash>.
 
-    plan: Plan
-    config: DedupConfig
-    ordinals: Ordinals
-    view: WorkView
-
-
-class Decided(NamedTuple):
-    """Totals of a decision: counters for the report, and kept rows and bytes per piece for the writer."""
-
-    counts: dict[str, Any]
-    pieces: list[list[int]]
-    warnings: list[str]
-
-
-def decide(corpora: Sequence[Corpus], config: DedupConfig, folder: Folder, stages: Stages) -> Decided:
-    """Judge every document of corpora[0]; the others are indexes. `folder`: WORK/decide-<hash>."""
+    rules: names of the rules that were judged before; failing: bool per own document, whether it fails one: it goes,
+    and no other goes in its favour.
+    """
     own = corpora[0]
     works = tuple(corpus.view for corpus in corpora)
     num_own = own.ordinals.num_documents
     total = num_own + sum(work.num_documents for work in works[1:])
     excluded = np.zeros((total + 7) // 8 * 8, bool)
+    if failing is not None:
+        excluded[:num_own] = failing
     for corpus in corpora[1:]:
         first = corpus.view.first
         excluded[first : first + corpus.view.num_documents] = ~read_keep(corpus.view)
@@ -91,10 +85,10 @@ def decide(corpora: Sequence[Corpus], config: DedupConfig, folder: Folder, stage
     # What the driver itself wrote, for `taojin check`: it is written again by every run.
     stages.stats.write_json(f"driver/{unit_name(0)}.json", {"files": files})
 
-    unit_context = DecisionContext(own.plan, own.config, own.ordinals, works, folder, "resolved.arrow")
+    unit_context = DecisionContext(own.plan, own.ordinals, works, folder, "resolved.arrow", rules)
     unit_stats = stages.run("decisions", decide_unit, unit_context, range(len(own.plan.units)))
     counts = {
-        **_totals(unit_stats, num_own),
+        **totals(unit_stats, num_own),
         "duplicate_ids": sum(stats["duplicate_ids"] for stats in twin_stats),
         "pairs": len(a),
         "compared": sum(stats["compared"] for stats in pair_stats),
@@ -249,12 +243,3 @@ def _write_table(folder: Folder, name: str, table: pa.Table) -> dict[str, Any]:
     with folder.create(name) as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks(), max_chunksize=1 << 62)
     return folder.entry(name, sink).as_json()
-
-
-def _totals(unit_stats: Sequence[Stats], num_documents: int) -> dict[str, Any]:
-    reasons: Counter[str] = Counter()
-    kept = 0
-    for stats in unit_stats:
-        kept += stats["kept"]
-        reasons.update(stats["reasons"])
-    return {"documents": num_documents, "kept": kept, "removed": dict(sorted(reasons.items()))}

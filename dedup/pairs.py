@@ -20,12 +20,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from taojin.core.jit import kernel
+from taojin.core.sidecars import WorkView, gather
 from taojin.core.status import FOLDED
 from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
 from taojin.dedup.bands import read_range
 from taojin.dedup.config import DedupConfig
-from taojin.dedup.sidecars import WorkView, gather, order_columns, ranks, survivor_order
+from taojin.dedup.order import order_columns, ranks, survivor_order
 from taojin.dedup.sketch import estimate, standard_error
 
 HOT = 64
@@ -262,7 +263,7 @@ def pair_range(context: PairContext, key_range: int) -> dict[str, Any]:
     for low, high in blocks(starts, BLOCK_DOCUMENTS):
         block = members[starts[low] : starts[high]]
         documents, inverse = np.unique(block, return_inverse=True)
-        columns = gather(context.works, documents, ("sketch", "status", *order_columns(config)))
+        columns = gather(context.works, documents, ("sketch", "status", *order_columns(context.config, context.works)))
         order = survivor_order(columns, documents, num_own, config.source_priority)
         rank = ranks(order)
         ranked = documents[order]

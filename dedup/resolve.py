@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from taojin.core.ledger import BY_HASH, EXACT, FOLDED_TEXT, NEAR, RESOLVED_SCHEMA
 from taojin.dedup.config import DedupConfig
-from taojin.dedup.ledger import EXACT, FOLDED_TEXT, NEAR, RESOLVED_SCHEMA
-from taojin.dedup.survivors import BY_HASH
 
 
 def resolve(verdicts: pa.Table, twins: pa.Table, num_own: int, config: DedupConfig) -> pa.Table:

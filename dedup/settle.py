@@ -17,7 +17,6 @@ from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
 from taojin.core.text import SYMBOLS_PER_BYTE, scratch_for, text_buffers
 from taojin.dedup.config import DedupConfig
-from taojin.dedup.scan import columns_of
 from taojin.dedup.shingles import shingle_sets
 
 SHINGLE_SCHEMA = pa.schema([("document", pa.int64()), ("shingles", pa.large_list(pa.uint64()))])
@@ -70,15 +69,7 @@ def touched_batches(
             a, b = np.searchsorted(wanted, [ordinal, end])
             if a == b:
                 continue
-            batches = read_unit(
-                plan,
-                [Span(span.shard, piece, piece + 1)],
-                [config.text_column],
-                columns_of(config),
-                config.max_document_bytes,
-                skip_bad=config.skip_bad_units,
-            )
-            for batch in batches:
+            for batch in read_unit(plan, [Span(span.shard, piece, piece + 1)], [config.text_column], config.reading):
                 a, b = np.searchsorted(wanted, [ordinal, ordinal + batch.rows.num_rows])
                 if a < b:
                     yield ordinal, batch.rows

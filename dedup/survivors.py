@@ -21,14 +21,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from taojin.core.jit import kernel
+from taojin.core.ledger import BY_EXACT, BY_HASH, BY_SKETCH
+from taojin.core.sidecars import WorkView, gather
 from taojin.core.status import FOLDED
 from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
 from taojin.dedup.clusters import connected_components
 from taojin.dedup.config import DedupConfig
+from taojin.dedup.order import order_columns, ranks, survivor_order
 from taojin.dedup.pairs import read_columns, resemblance, sketch_words_of
 from taojin.dedup.shingles import intersection_size
-from taojin.dedup.sidecars import WorkView, gather, order_columns, ranks, survivor_order
 from taojin.dedup.sketch import standard_error
 
 SMALL = 64
@@ -36,8 +38,6 @@ FEW = 32
 BORDERLINE_ERRORS = 2.5
 CAUTION_ERRORS = 0.3
 
-BY_HASH, BY_SKETCH, BY_EXACT = range(3)
-VERIFIED_NAMES = ("hash", "sketch", "exact")
 
 VERDICT_SCHEMA = pa.schema(
     [
@@ -209,7 +209,7 @@ def judge_group(context: GroupContext, group: int) -> dict[str, Any]:
     a, b, estimated, rejections = read_group(folder, groups, group)
     documents = np.unique(np.concatenate([a, b]))
     num_own = works[0].num_documents
-    columns = gather(works, documents, ("sketch", "status", "id", *order_columns(config)))
+    columns = gather(works, documents, ("sketch", "status", "id", *order_columns(config, works)))
     order = survivor_order(columns, documents, num_own, config.source_priority)
     rank = ranks(order)
     ranked = documents[order]

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from taojin.core.sidecars import gather
 from taojin.core.tasks import unit_name
+from taojin.dedup.order import order_columns, ranks, survivor_order
 from taojin.dedup.pairs import PairContext, buckets, read_keys
-from taojin.dedup.sidecars import gather, order_columns, ranks, survivor_order
 
 TWIN_SCHEMA = pa.schema([("document", pa.int64()), ("representative", pa.int64()), ("representative_id", pa.string())])
 
@@ -21,7 +22,7 @@ def twin_range(context: PairContext, key_range: int) -> dict[str, Any]:
     """Twins of one key range → twins/<range>.arrow, by document; counts ids that occur more than once."""
     members, _ = buckets(*read_keys(context, "exact", key_range))
     documents = np.sort(members)
-    columns = gather(context.works, documents, ("exact", "id", *order_columns(context.config)))
+    columns = gather(context.works, documents, ("exact", "id", *order_columns(context.config, context.works)))
     num_own = context.works[0].num_documents
     order = survivor_order(columns, documents, num_own, context.config.source_priority)
     rank = ranks(order)

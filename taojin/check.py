@@ -18,7 +18,8 @@ from taojin.core.config import Config
 from taojin.core.errors import InputError
 from taojin.core.storage import Folder
 from taojin.core.uris import with_suffix
-from taojin.pipeline import MANIFEST, MARKER
+from taojin.frozen import MARKER
+from taojin.pipeline import MANIFEST
 from taojin.proofs import Report, print_report
 from taojin.proofs_of_input import check_input
 from taojin.proofs_of_output import prove_columns, prove_conservation, prove_files, read_manifest

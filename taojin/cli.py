@@ -15,6 +15,7 @@ USAGE = """taojin 淘金: clean training corpora from raw shards
 usage: taojin COMMAND [--help] [--config FILE.yaml] [flags]
 
   dedup     remove exact and near-duplicates, with evidence for every removal
+  quality   judge documents by rules: Gopher, C4, FineWeb-2, … or your own; annotate, filter, or both
   plan      what a run would take: documents, units, memory, disk, time, and the LSH curve
   explain   why a document went or stayed: taojin explain WORK DOCUMENT
   check     re-open an output and prove its invariants: taojin check OUT
@@ -28,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     commands: dict[str, Callable[[list[str]], int]] = {
         "dedup": _dedup,
+        "quality": _quality,
         "plan": _plan,
         "explain": _explain,
         "check": _check,
@@ -102,13 +104,13 @@ def _dedup(arguments: list[str]) -> int:
 
     from tyro.conf import arg
 
-    from taojin.dedup.config import DedupConfig
+    from taojin.jobs import DedupJob
 
-    class DedupCommand(DedupConfig):
+    class DedupCommand(DedupJob):
         as_json: Annotated[bool, arg(name="json")] = False
         """one JSON object on stdout instead of a table"""
 
-    DedupCommand.__doc__ = DedupConfig.__doc__
+    DedupCommand.__doc__ = DedupJob.__doc__
     config = parse(DedupCommand, "dedup", arguments)
     from taojin.pipeline import run_dedup
     from taojin.report import print_result
@@ -116,6 +118,28 @@ def _dedup(arguments: list[str]) -> int:
     # Ray tells of lost workers by print: that is no result.
     with redirect_stdout(sys.stderr):
         result = run_dedup(config)
+    print_result(result, as_json=config.as_json)
+    return 0
+
+
+def _quality(arguments: list[str]) -> int:
+    from typing import Annotated
+
+    from tyro.conf import arg
+
+    from taojin.jobs import QualityJob
+
+    class QualityCommand(QualityJob):
+        as_json: Annotated[bool, arg(name="json")] = False
+        """one JSON object on stdout instead of a table"""
+
+    QualityCommand.__doc__ = QualityJob.__doc__
+    config = parse(QualityCommand, "quality", arguments)
+    from taojin.pipeline import run_quality
+    from taojin.report import print_result
+
+    with redirect_stdout(sys.stderr):
+        result = run_quality(config)
     print_result(result, as_json=config.as_json)
     return 0
 

@@ -17,14 +17,13 @@ from tyro.conf import Positional, arg
 
 from taojin.core.config import Config
 from taojin.core.errors import InputError
+from taojin.core.ledger import VERIFIED_NAMES
+from taojin.core.sidecars import Corpus, gather
 from taojin.core.status import STATUS_REASONS
 from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
 from taojin.dedup.config import DedupConfig
-from taojin.dedup.decide import Corpus
-from taojin.dedup.sidecars import gather
 from taojin.dedup.sketch import standard_error
-from taojin.dedup.survivors import VERIFIED_NAMES
 from taojin.evidence import compare, exact_jaccard
 from taojin.explain_report import print_explanation
 from taojin.naming import find_document

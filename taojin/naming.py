@@ -13,11 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from taojin.core.errors import InputError
+from taojin.core.sidecars import Corpus, gather
 from taojin.core.tasks import unit_name
 from taojin.core.text import hash_bytes, text_buffers
 from taojin.dedup.bands import read_range
-from taojin.dedup.decide import Corpus
-from taojin.dedup.sidecars import gather
 
 # Ids looked at for names near to one that is not there.
 NEAR_POOL, NEAR_SEARCHED = 10_000, 1_000_000

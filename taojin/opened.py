@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from taojin.core.corpus import Ordinals, Plan, Shard, Span, find_files, inspect_shard
 from taojin.core.errors import BadShardError, InputError
+from taojin.core.job import JobConfig
 from taojin.core.reading import read_unit
+from taojin.core.sidecars import Corpus, WorkView
 from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
 from taojin.core.uris import split_query, with_suffix
-from taojin.dedup.config import DedupConfig
-from taojin.dedup.decide import Corpus
-from taojin.dedup.scan import columns_of
-from taojin.dedup.sidecars import WorkView
+from taojin.jobs import DedupJob, QualityJob
 
 
 class OpenWork(NamedTuple):
@@ -81,10 +80,12 @@ def open_corpus(work: Folder) -> Corpus:
     return corpus_of(work, plan, scan_config(work, plan), rows)
 
 
-def scan_config(work: Folder, plan: Plan) -> DedupConfig:
+def scan_config(work: Folder, plan: Plan) -> Any:
     """The settings that WORK was scanned with; those of a decision have their defaults."""
-    values = {key: value for key, value in plan.config.items() if key != "formats"}
-    return DedupConfig(**values, input=(work.uri,), work=work.uri, report_only=True)
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in plan.config.items()}
+    del values["formats"]
+    job: type[Any] = DedupJob if "sketch" in values else QualityJob
+    return job(**values, input=(work.uri,), work=work.uri, report_only=True)
 
 
 def with_settings(corpus: Corpus, settings: dict[str, Any]) -> Corpus:
@@ -92,12 +93,12 @@ def with_settings(corpus: Corpus, settings: dict[str, Any]) -> Corpus:
     values = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in settings.items()
-        if key in DedupConfig.model_fields
+        if key in type(corpus.config).model_fields
     }
     return corpus._replace(config=corpus.config.model_copy(update=values))
 
 
-def corpus_of(work: Folder, plan: Plan, config: DedupConfig, rows: Sequence[int], first: int = 0) -> Corpus:
+def corpus_of(work: Folder, plan: Plan, config: JobConfig, rows: Sequence[int], first: int = 0) -> Corpus:
     """A corpus by the rows of its pieces. first: the ordinal of its first document among several corpora."""
     ordinals = Ordinals(plan, rows)
     view = WorkView(
@@ -172,9 +173,7 @@ def read_rows(corpus: Corpus, documents: NDArray[np.int64], names: Sequence[str]
         number = piece - int(ordinals.shard_first_piece[shard])
         first = int(ordinals.piece_first[piece])
         span = Span(shard, number, number + 1)
-        for batch in read_unit(
-            plan, [span], names, columns_of(config), config.max_document_bytes, skip_bad=config.skip_bad_units
-        ):
+        for batch in read_unit(plan, [span], names, config.reading):
             low, high = np.searchsorted(wanted, [first, first + batch.rows.num_rows])
             if low < high:
                 parts.append(batch.rows.take(pa.array(wanted[low:high] - first)))

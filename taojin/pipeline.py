@@ -1,36 +1,43 @@
-"""The whole job: plan → scan → decide → write. Each stage is skipped where its output stands; see ARCHITECTURE.md.
+"""The whole job: plan → scan → rules → decide → write. Each stage is skipped where its output stands; see ARCHITECTURE.md.
 
-`run_dedup(config)` is what `taojin dedup` calls; it is also the way in for a program.
+`run_dedup(config)` is what `taojin dedup` calls, `run_quality(config)` what `taojin quality` does; they are also the way
+in for a program.
 """
 
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from taojin import __version__
 from taojin.core.config import fingerprint
-from taojin.core.corpus import Plan, make_plan
-from taojin.core.errors import FrozenPlanError, InputError, InvariantError, OutputError
+from taojin.core.corpus import Plan
+from taojin.core.errors import InputError, InvariantError
+from taojin.core.job import JobConfig
+from taojin.core.ledger import Decided, DecisionContext, decide_unit, totals
 from taojin.core.progress import Progress
+from taojin.core.scan import Analyzer, ScanContext, scan_unit
+from taojin.core.sidecars import Corpus
 from taojin.core.storage import FileEntry, Folder, with_retries
-from taojin.core.tasks import Executor, LocalExecutor, RayExecutor, Stages, Stats
-from taojin.core.uris import is_uri, split_query
+from taojin.core.tasks import Executor, LocalExecutor, RayExecutor, Stages, Stats, unit_name
+from taojin.core.write import WriteContext, cut_parts, write_part
 from taojin.dedup.config import DedupConfig
-from taojin.dedup.decide import Corpus, Decided, decide
-from taojin.dedup.scan import ScanContext, scan_unit
-from taojin.dedup.write import WriteContext, cut_parts, write_part
+from taojin.dedup.decide import decide
+from taojin.dedup.scan import SketchAnalyzer
+from taojin.frozen import claim_output, open_plan, refuse_overlap
+from taojin.jobs import QualityJob, edits_of, extras_of
 from taojin.opened import corpus_of, finished_decisions, scan_config, split_decision
+from taojin.quality.config import QualityConfig
 
-MARKER = "_taojin.json"
 MANIFEST = "_manifest.json"
 
 
-class DedupResult(NamedTuple):
+class Result(NamedTuple):
     """What a run did. counts: see OUT/_manifest.json; decide: the decide folder with ledger and decisions."""
 
     counts: dict[str, Any]
@@ -40,12 +47,22 @@ class DedupResult(NamedTuple):
     warnings: list[str]
 
 
-def run_dedup(config: DedupConfig) -> DedupResult:
+def run_dedup(config: DedupConfig) -> Result:
     """Run or resume a de-duplication. Raises TaojinError subclasses; see `taojin.core.errors`."""
+    return _run(config)
+
+
+def run_quality(config: QualityJob) -> Result:
+    """Run or resume a judgement by rules. Raises TaojinError subclasses; see `taojin.core.errors`."""
+    return _run(config)
+
+
+def _run(config: JobConfig) -> Result:
     progress = Progress(quiet=config.quiet)
     work = Folder(config.work_folder)
     output = Folder(config.output) if config.output and not config.report_only else None
-    _refuse_overlap(config)
+    refuse_overlap(config)
+    warnings = config.check() if isinstance(config, QualityConfig) else []
     plan = with_retries(lambda: open_plan(config, work))
     for path, reason in plan.unreadable:
         progress.note(f"left out: {path}: {reason}")
@@ -57,116 +74,122 @@ def run_dedup(config: DedupConfig) -> DedupResult:
         if output:
             executor.require_shared(output)
         stages = Stages(work.child("stats"), executor, progress)
-        scan_stats = stages.run("scan", scan_unit, ScanContext(plan, config, work), range(len(plan.units)))
-        corpora = [view_of(work, plan, config, scan_stats, 0)]
-        for name in config.against:
-            corpora.append(open_index(name, config, sum(corpus.view.num_documents for corpus in corpora)))
+        context = ScanContext(plan, config.reading, work, analyzers_of(config))
+        scan_stats = stages.run("scan", scan_unit, context, range(len(plan.units)))
+        corpus = view_of(work, plan, config, scan_stats, 0)
         with_retries(lambda: folder.write_json("config.json", config.decide_part()))
-        decide_stages = Stages(folder.child("stats"), executor, progress)
+        stages = Stages(folder.child("stats"), executor, progress)
         # The driver writes here too: what fails for a moment is done again, and finished stages are skipped.
-        decided = with_retries(lambda: decide(corpora, config, folder, decide_stages))
+        decided = with_retries(lambda: decide_all(corpus, config, folder, stages))
+        warnings += decided.warnings
         counts = summarise(plan, scan_stats, decided)
-        for warning in decided.warnings:
+        for warning in warnings:
             progress.note(f"warning: {warning}")
         if output:
-            context = WriteContext(plan, config, corpora[0].ordinals, folder, output)
-            parts = cut_parts(plan, decided.pieces, config.part_mb * 1e6)
-            stage = f"write~{fingerprint([config.write_part(), output.uri])}"
-            stats = decide_stages.run(stage, write_part, context, list(enumerate(parts)), out=output)
-            written = sum(part["documents"] for part in stats)
-            if written != counts["kept"]:
-                raise InvariantError(f"{counts['kept']:,} documents were to stay, {written:,} were written")
-            counts["output_bytes"] = sum(part["bytes"] for part in stats)
-            with_retries(lambda: write_manifest(config, plan, folder, output, counts, stats))
-    return DedupResult(counts, work, folder, output, decided.warnings)
+            write_all(corpus, config, folder, output, stages, decided, counts)
+    return Result(counts, work, folder, output, warnings)
 
 
-def open_plan(config: DedupConfig, work: Folder) -> Plan:
-    """The plan of WORK: made now, or the frozen one if inputs and scan config are still the same.
+def analyzers_of(config: JobConfig) -> tuple[Analyzer, ...]:
+    """What looks at every document in the scan."""
+    analyzers: list[Analyzer] = [SketchAnalyzer(config)] if isinstance(config, DedupConfig) else []
+    if isinstance(config, QualityConfig) and config.measures:
+        # Imported with work to do: pure de-duplication starts a second sooner.
+        from taojin.quality.scan import make_analyzer
 
-    Raises FrozenPlanError with the differences otherwise; nothing is deleted.
-    """
-    fresh = fresh_plan(config)
-    value = fresh.as_json()
-    if work.exists("plan.json"):
-        frozen = work.read_json("plan.json")
-        differences = plan_differences(frozen, value)
-        if differences:
-            raise FrozenPlanError(
-                f"{work.uri} belongs to another run: {'; '.join(differences)}. Name another --work, or go back to the "
-                "inputs and settings it was made with"
-            )
-        return Plan.from_json(frozen)
-    if work.names():
-        raise OutputError(f"{work.uri}: expected an empty or new work folder, found other files; name another --work")
-    work.write_json("plan.json", value)
-    return fresh
+        analyzers.append(make_analyzer(config))
+    return tuple(analyzers)
 
 
-def fresh_plan(config: DedupConfig) -> Plan:
-    """The plan of a run, made from the inputs as they are. Raises InputError for what a run would refuse."""
-    plan = make_plan(
-        config.input,
-        text_column=config.text_column,
-        id_column=config.id_column,
-        source_column=config.source_column,
-        quality_column=config.quality_column,
-        unit_bytes=int(config.unit_mb * 1e6),
-        entries_per_document=config.bands + 1,
-        config=config.scan_part(),
-        skip_bad=config.skip_bad_units,
-    )
-    check_columns(config, plan)
-    return plan
+def decide_all(corpus: Corpus, config: JobConfig, folder: Folder, stages: Stages) -> Decided:
+    """Rules first, then duplicates among what passes them."""
+    names: tuple[str, ...] = ()
+    rule_counts: dict[str, Any] = {}
+    units = range(len(corpus.plan.units))
+    if isinstance(config, QualityConfig) and config.measures:
+        from taojin.quality.judging import JudgeContext, judge_unit
+
+        names = config.reasons
+        stats = stages.run("rules", judge_unit, JudgeContext(config, corpus.view.folder, folder), units)
+        rule_counts = summarise_rules(stats)
+        with_retries(lambda: folder.write_json("drops.json", rule_counts))
+        scores = f"{folder.name}/rules" if config.score_signal else ""
+        corpus = corpus._replace(view=corpus.view._replace(scores=scores))
+    if isinstance(config, DedupConfig):
+        corpora = [corpus]
+        for name in config.against:
+            corpora.append(open_index(name, config, sum(corpus.view.num_documents for corpus in corpora)))
+        failing = failing_documents(folder, corpus) if names else None
+        decided = decide(corpora, config, folder, stages, names, failing)
+    else:
+        remove = not isinstance(config, QualityJob) or config.mode != "annotate"
+        context = DecisionContext(corpus.plan, corpus.ordinals, (corpus.view,), folder, "", names, remove)
+        unit_stats = stages.run("decisions", decide_unit, context, units)
+        counts = totals(unit_stats, corpus.view.num_documents)
+        decided = Decided(counts, [piece for stats in unit_stats for piece in stats["pieces"]], [])
+    if rule_counts:
+        decided.counts["rules"] = rule_counts["rules"]
+    return decided
 
 
-def check_columns(config: DedupConfig, plan: Plan) -> None:
-    """Raise InputError for a column that was asked for by name and is not there."""
-    columns = ", ".join(f"{field.name} ({field.type})" for field in plan.schema)
-    for flag, name in (("id-column", config.id_column), ("source-column", config.source_column)):
-        default = DedupConfig.model_fields[flag.replace("-", "_")].default
-        if name != default and name not in plan.schema.names:
-            raise InputError(f"no column {name!r} for --{flag}; there are: {columns}")
-    if config.source_priority and config.source_column not in plan.schema.names:
-        raise InputError(
-            f"--source-priority needs a source column; there is no {config.source_column!r} among: {columns}"
-        )
-    if config.quality_column:
-        if config.quality_column not in plan.schema.names:
-            raise InputError(f"no column {config.quality_column!r} for --quality-column; there are: {columns}")
-        kind = plan.schema.field(config.quality_column).type
-        if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
-            raise InputError(f"--quality-column {config.quality_column}: expected numbers, found {kind}")
+def failing_documents(folder: Folder, corpus: Corpus) -> NDArray[np.bool_]:
+    """bool per document: whether it fails a rule."""
+    failing = np.zeros(corpus.view.num_documents, bool)
+    for unit in range(len(corpus.plan.units)):
+        with folder.child("rules").open(f"{unit_name(unit)}.arrow") as file:
+            first, last = corpus.ordinals.unit_first[unit : unit + 2].tolist()
+            failing[first:last] = pa.ipc.open_file(file).get_batch(0).column("rule").to_numpy() >= 0
+    return failing
 
 
-def plan_differences(frozen: dict[str, Any], fresh: dict[str, Any]) -> list[str]:
-    """Human-readable differences between a frozen plan and what it would be now."""
-    differences = []
-    if frozen["format"] != fresh["format"]:
-        differences.append(f"its plan has format {frozen['format']}, this version writes {fresh['format']}")
-    for key in sorted(frozen["config"].keys() | fresh["config"].keys()):
-        old, new = frozen["config"].get(key), fresh["config"].get(key)
-        if _plain(old) != _plain(new):
-            differences.append(f"{key} was {old!r} and is {new!r}")
-    old_shards = {shard["path"]: shard["fingerprint"] for shard in frozen["shards"]}
-    new_shards = {shard["path"]: shard["fingerprint"] for shard in fresh["shards"]}
-    for word, paths in (
-        ("new", sorted(new_shards.keys() - old_shards.keys())),
-        ("missing", sorted(old_shards.keys() - new_shards.keys())),
-        ("changed", sorted(p for p in old_shards.keys() & new_shards.keys() if old_shards[p] != new_shards[p])),
-    ):
-        if paths:
-            more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-            differences.append(f"{word}: {', '.join(paths[:3])}{more}")
-    return differences
+def summarise_rules(stats: Sequence[Stats]) -> dict[str, Any]:
+    """How many documents fail each rule, whatever their reason; and the reasons by language and by source."""
+    summary: dict[str, Any] = {"rules": Counter(), "by_language": {}, "by_source": {}}
+    for unit in stats:
+        summary["rules"].update(unit["rules"])
+        for kind in ("by_language", "by_source"):
+            for name, reasons in unit[kind].items():
+                summary[kind].setdefault(name, Counter()).update(reasons)
+    return {
+        "rules": dict(summary["rules"]),
+        **{
+            kind: {name: dict(reasons.most_common()) for name, reasons in sorted(summary[kind].items())}
+            for kind in ("by_language", "by_source")
+        },
+    }
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+def write_all(
+    corpus: Corpus,
+    config: JobConfig,
+    folder: Folder,
+    output: Folder,
+    stages: Stages,
+    decided: Decided,
+    counts: dict[str, Any],
+) -> None:
+    """The parts and the manifest of OUT; adds to the counts what was written."""
+    plan = corpus.plan
+    extras = extras_of(config, corpus.view.folder, folder)
+    edits = edits_of(config, corpus.view.folder)
+    context = WriteContext(plan, config, corpus.ordinals, folder, output, extras, edits)
+    parts = cut_parts(plan, decided.pieces, config.part_mb * 1e6)
+    stage = f"write~{fingerprint([config.write_part(), output.uri])}"
+    stats = stages.run(stage, write_part, context, list(enumerate(parts)), out=output)
+    written = sum(part["documents"] for part in stats)
+    if written != counts["kept"]:
+        raise InvariantError(f"{counts['kept']:,} documents were to stay, {written:,} were written")
+    counts["output_bytes"] = sum(part["bytes"] for part in stats)
+    edited: Counter[str] = Counter()
+    for part in stats:
+        edited.update(part["edited"])
+    if edited:
+        counts["edited"] = dict(sorted(edited.items()))
+    with_retries(lambda: write_manifest(config, plan, folder, output, counts, stats))
 
 
 @contextmanager
-def open_executor(config: DedupConfig, num_units: int) -> Iterator[Executor]:
+def open_executor(config: JobConfig, num_units: int) -> Iterator[Executor]:
     """Ray where it pays: not with --num-cpus 0, not for a single unit unless a cluster was named."""
     address = config.address or os.environ.get("RAY_ADDRESS") or None
     local = config.num_cpus == 0 or (num_units <= 1 and address is None)
@@ -179,7 +202,7 @@ def open_executor(config: DedupConfig, num_units: int) -> Iterator[Executor]:
         executor.close()
 
 
-def view_of(work: Folder, plan: Plan, config: DedupConfig, scan_stats: Sequence[Stats], first: int) -> Corpus:
+def view_of(work: Folder, plan: Plan, config: JobConfig, scan_stats: Sequence[Stats], first: int) -> Corpus:
     """A scanned corpus as readers need it; raises InvariantError where a sidecar is not what its manifest says."""
     rows = [piece[2] for stats in scan_stats for piece in stats["pieces"]]
     for stats in scan_stats:
@@ -194,10 +217,20 @@ def open_index(name: str, config: DedupConfig, first: int) -> Corpus:
     if not work.exists("plan.json"):
         raise InputError(f"--against {name}: no plan.json there; expected the WORK folder of an earlier run")
     plan = Plan.from_json(work.read_json("plan.json"))
+    if "sketch" not in plan.config:
+        raise InputError(
+            f"--against {name}: made by `taojin quality`, without sketches; expected one of `taojin dedup`"
+        )
     scan = config.scan_part()
-    keys = ("sketch", "num_hashes", "bins", "ngram", "min_symbols", "bands", "rows", "formats")
+    keys = ("sketch", "num_hashes", "bins", "ngram", "min_symbols", "bands", "rows")
     other = [
         f"{key} is {plan.config[key]!r} there, {scan[key]!r} here" for key in keys if plan.config[key] != scan[key]
+    ]
+    there, here = plan.config["formats"], scan["formats"]
+    other += [
+        f"{name} has format {there[name]} there, {here[name]} here"
+        for name in ("fold", "sketch", "bands")
+        if there[name] != here[name]
     ]
     if other:
         raise InputError(f"--against {name}: made with other settings: {'; '.join(other)}")
@@ -208,39 +241,6 @@ def open_index(name: str, config: DedupConfig, first: int) -> Corpus:
     stats = [work.read_json(f"stats/scan/{i}") for i in work.names("stats/scan")]
     corpus = view_of(work, plan, scan_config(work, plan), stats, first)
     return corpus._replace(view=corpus.view._replace(survivors=done[0]))
-
-
-def claim_output(config: DedupConfig, work: Folder, output: Folder) -> None:
-    """Mark OUT as this run's; raises OutputError for a folder that holds anything else."""
-    marker = {"plan": fingerprint(work.read_json("plan.json")), "write": fingerprint(config.write_part())}
-    if output.exists(MARKER):
-        if output.read_json(MARKER) != marker:
-            raise OutputError(
-                f"{output.uri}: holds the output of another run or other settings; name another --output, or empty it"
-            )
-        return
-    if output.names():
-        raise OutputError(f"{output.uri}: expected an empty or new folder, found other files; name another --output")
-    output.write_json(MARKER, marker)
-
-
-def _refuse_overlap(config: DedupConfig) -> None:
-    """OUT and WORK may be neither an input nor lie inside one: the next run would read them."""
-    for flag, folder in (("--output", config.output), ("--work", config.work_folder)):
-        here = _place(folder) if folder else ""
-        inside = [name for name in config.input if here and f"{here}/".startswith(f"{_place(_searched(name))}/")]
-        if inside:
-            raise OutputError(f"{flag} {folder}: lies inside the input {inside[0]}; name a folder outside it")
-
-
-def _searched(name: str) -> str:
-    """The folder that a recursive pattern searches; any other input as it is."""
-    return name.partition("**")[0].rpartition("/")[0] or "." if "**" in name and not is_uri(name) else name
-
-
-def _place(name: str) -> str:
-    path = split_query(name)[0].removeprefix("file://")
-    return path if is_uri(path) else str(Path(path).resolve())
 
 
 def summarise(plan: Plan, scan_stats: Sequence[Stats], decided: Decided) -> dict[str, Any]:
@@ -263,11 +263,13 @@ def summarise(plan: Plan, scan_stats: Sequence[Stats], decided: Decided) -> dict
     counts["unreadable_shards"] = len(plan.unreadable)
     counts["text_bytes"] = sum(stats["bytes"] for stats in scan_stats)
     counts["characters"] = sum(stats["chars"] for stats in scan_stats)
+    # Stats that an earlier version left have no such count.
+    counts["repaired"] = sum(stats.get("repaired", 0) for stats in scan_stats)
     return counts
 
 
 def write_manifest(
-    config: DedupConfig,
+    config: JobConfig,
     plan: Plan,
     decide_folder: Folder,
     output: Folder,

@@ -21,8 +21,8 @@ from taojin.dedup.config import DedupConfig
 from taojin.dedup.exact import EXACT_BYTES
 from taojin.dedup.pairs import BLOCK_DOCUMENTS
 from taojin.dedup.sketch import sketch_words
+from taojin.frozen import fresh_plan
 from taojin.lsh import effective_threshold, layout_warnings, lsh_curve
-from taojin.pipeline import fresh_plan
 from taojin.plan_report import plan_lines
 from taojin.report import print_json
 from taojin.sampling import SAMPLE_SECONDS, Sample, measure, sort_seconds_per_entry

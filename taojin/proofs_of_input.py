@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from taojin.core.sidecars import Corpus
 from taojin.core.storage import Folder
-from taojin.dedup.decide import Corpus
 from taojin.evidence import exact_jaccard
 from taojin.opened import missing_input, piece_of, place_of, read_rows
 from taojin.proofs import BrokenError, Report

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from taojin.core.errors import InvariantError
 from taojin.core.storage import FileEntry, Folder, first_line
-from taojin.dedup.write import OUR_FIELDS
-from taojin.pipeline import MANIFEST, MARKER
+from taojin.core.write import OUR_FIELDS
+from taojin.frozen import MARKER
+from taojin.pipeline import MANIFEST
 from taojin.proofs import BrokenError
 from taojin.report import number
 

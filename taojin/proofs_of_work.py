@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from taojin.core.config import fingerprint
 from taojin.core.errors import InputError, InvariantError
+from taojin.core.sidecars import Corpus
 from taojin.core.storage import FileEntry, Folder, first_line
 from taojin.core.tasks import unit_name
-from taojin.dedup.decide import Corpus, read_keep
-from taojin.dedup.write import OUR_FIELDS
+from taojin.core.write import OUR_FIELDS
+from taojin.dedup.decide import read_keep
+from taojin.frozen import MARKER
 from taojin.opened import open_corpus, place_of, read_decisions, unit_of, with_settings
-from taojin.pipeline import MANIFEST, MARKER, open_index
+from taojin.pipeline import MANIFEST, open_index
 from taojin.proofs import BrokenError, Finding, Report
 from taojin.proofs_of_output import num_duplicates, our_columns, reading, require
 from taojin.report import number

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from taojin.pipeline import DedupResult
+from taojin.pipeline import Result
 
 # How each reason reads to a person.
 REASON_WORDS = {
@@ -21,7 +21,7 @@ REASON_WORDS = {
 }
 
 
-def print_result(result: DedupResult, *, as_json: bool) -> None:
+def print_result(result: Result, *, as_json: bool) -> None:
     if as_json:
         where = {"work": result.work.uri, "decide": result.decide.uri}
         where["output"] = result.output.uri if result.output else ""
@@ -31,7 +31,7 @@ def print_result(result: DedupResult, *, as_json: bool) -> None:
         print(line)
 
 
-def result_lines(result: DedupResult) -> list[str]:
+def result_lines(result: Result) -> list[str]:
     counts = result.counts
     documents = counts["documents"]
     rows: list[tuple[str, int, str]] = [("documents in", documents, f"{counts['text_bytes'] / 1e6:,.1f} MB of text")]

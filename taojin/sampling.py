@@ -19,13 +19,12 @@ from taojin.core.reading import Batch, iter_lines, read_unit
 from taojin.core.status import EMPTY, SKETCHED
 from taojin.core.storage import resolve
 from taojin.core.text import text_buffers
+from taojin.core.write import ZSTD_LEVEL
 from taojin.dedup.bands import band_keys
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.exact import exact_hashes
 from taojin.dedup.pairs import buckets
-from taojin.dedup.scan import columns_of
 from taojin.dedup.sketch import sketch_array
-from taojin.dedup.write import ZSTD_LEVEL
 
 SAMPLE_SECONDS = 6.0
 SAMPLE_PLACES = 12
@@ -55,8 +54,7 @@ def measure(plan: Plan, config: DedupConfig, sample_mb: float) -> Sample:
     """Time the engine's own steps on text from up to SAMPLE_PLACES pieces, the first rows of each."""
     places = spread_places(plan, SAMPLE_PLACES)
     wanted_bytes = sample_mb * 1e6 / max(1, len(places))
-    scanned = (config.text_column, config.id_column, config.source_column, config.quality_column)
-    columns = {"read": [name for name in scanned if name and name in plan.schema.names]}
+    columns = {"read": config.reading.names_in(plan.schema.names)}
     if not config.report_only:
         columns["reread"] = plan.schema.names
     seconds = dict.fromkeys(("read", "scan", "reread", "write"), 0.0)
@@ -88,7 +86,7 @@ def measure(plan: Plan, config: DedupConfig, sample_mb: float) -> Sample:
             share = _text_share(shard, piece, config.text_column)
         shares.append((share * weight, weight))
         rows = _rows_of(batch, config, wanted_bytes)
-        part = Batch(batch.shard, batch.piece, batch.rows.slice(0, rows), batch.status[:rows].copy())
+        part = batch._replace(rows=batch.rows.slice(0, rows), status=batch.status[:rows].copy())
         longest = max(longest, _scan_part(part, config, columns["read"], seconds, totals))
         if again := batches.get("reread"):
             totals["compressed"] += _write_part(again.rows.slice(0, rows), config, seconds)
@@ -174,10 +172,7 @@ def _warm_up(config: DedupConfig) -> None:
 
 def _first_batch(plan: Plan, names: Sequence[str], config: DedupConfig) -> Batch | None:
     """The first rows of a plan of one piece."""
-    batches = read_unit(
-        plan, [Span(0, 0, 1)], names, columns_of(config), config.max_document_bytes, skip_bad=config.skip_bad_units
-    )
-    return next(batches, None)
+    return next(read_unit(plan, [Span(0, 0, 1)], names, config.reading), None)
 
 
 def _text_bytes(batch: Batch, config: DedupConfig) -> int:
@@ -205,7 +200,7 @@ def _rows_of(batch: Batch, config: DedupConfig, wanted_bytes: float) -> int:
 def _line_bytes(shard: Shard, piece: Piece, rows: int, config: DedupConfig) -> tuple[int, int]:
     """(lines, their bytes) of the first lines of a JSONL piece."""
     count = size = 0
-    for line in iter_lines(shard, piece, 2 * config.max_document_bytes + (1 << 20)):
+    for line in iter_lines(shard, piece, 2 * config.reading.max_document_bytes + (1 << 20)):
         count += 1
         size += len(line or b"") + 1
         if count == rows:

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from taojin.core import corpus, reading
 from taojin.core.corpus import EXTRA_COLUMN, Piece, Plan, Shard, Span, make_plan
 from taojin.core.errors import BadShardError, InputError
-from taojin.core.reading import Batch, Columns, iter_lines, read_unit
+from taojin.core.job import Reading
+from taojin.core.reading import Batch, iter_lines, read_unit
 from taojin.core.status import INVALID_RECORD, INVALID_UTF8, NULL, OK, TOO_LARGE, UNREADABLE
 from taojin.core.storage import resolve
 
-COLUMNS = Columns("text", "id", "source")
+READING = Reading("text", "id", "source")
 NAMES = ("text", "id", "source", EXTRA_COLUMN)
 
 
@@ -37,7 +38,8 @@ def plan_of(path: Path, *, skip_bad: bool = False) -> Plan:
 
 def read(path: Path, *, limit: int = 1_000_000, skip_bad: bool = False) -> list[Batch]:
     plan = plan_of(path, skip_bad=skip_bad)
-    return [batch for unit in plan.units for batch in read_unit(plan, unit, NAMES, COLUMNS, limit, skip_bad=skip_bad)]
+    reading = READING._replace(max_document_bytes=limit, skip_bad=skip_bad)
+    return [batch for unit in plan.units for batch in read_unit(plan, unit, NAMES, reading)]
 
 
 def records(path: Path, **options: Any) -> list[tuple[dict[str, Any], int]]:
@@ -265,7 +267,7 @@ def test_jsonl_and_parquet_share_a_schema(tmp_path: Path) -> None:
     assert plan.schema.names == ["text", "id", "source", "extra", "year"]
     rows = [
         row
-        for batch in read_unit(plan, [Span(0, 0, 1), Span(1, 0, 1)], plan.schema.names, COLUMNS, 1000)
+        for batch in read_unit(plan, [Span(0, 0, 1), Span(1, 0, 1)], plan.schema.names, READING)
         for row in batch.rows.to_pylist()
     ]
     assert [(row["text"], row["extra"], row["year"]) for row in rows] == [

@@ -7,16 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from taojin.core.ledger import BY_EXACT, BY_HASH, BY_SKETCH
 from taojin.core.status import FOLDED, SKETCHED
 from taojin.dedup.clusters import connected_components
 from taojin.dedup.config import DedupConfig
+from taojin.dedup.order import survivor_order
 from taojin.dedup.pairs import resemblance
-from taojin.dedup.sidecars import survivor_order
 from taojin.dedup.sketch import standard_error
 from taojin.dedup.survivors import (
-    BY_EXACT,
-    BY_HASH,
-    BY_SKETCH,
     SMALL,
     accept_from,
     adjacency,

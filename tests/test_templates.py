@@ -16,7 +16,7 @@ from taojin.core.fold import load_fold_table
 from taojin.core.text import SYMBOLS_PER_BYTE, scratch_for
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.shingles import shingle_sets
-from taojin.pipeline import DedupResult, run_dedup
+from taojin.pipeline import Result, run_dedup
 from tests import naive
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -32,7 +32,7 @@ class Run(NamedTuple):
     """A finished run on `texts`, which lie in shards of equal size in that order."""
 
     texts: list[str]
-    result: DedupResult
+    result: Result
     output: pa.Table
     ledger: pa.Table
 

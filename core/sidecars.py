@@ -9,13 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from taojin.core.corpus import POSITION_SHIFT
+from taojin.core.corpus import POSITION_SHIFT, Ordinals, Plan
 from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
-from taojin.dedup.config import DedupConfig
 
 
 class WorkView(NamedTuple):
@@ -23,7 +21,8 @@ class WorkView(NamedTuple):
 
     first: its first ordinal · unit_first: int64[units + 1], first ordinal of each unit, counted from `first` ·
     shard_first: the same per shard · shard_paths · survivors: name of its decide folder for an index, "" for this run ·
-    num_ranges: into how many its keys are split.
+    num_ranges: into how many its keys are split · scores: name, in `folder`, of the folder with a `score` per document
+    (`taojin.quality.judging`), "" where none was given.
     """
 
     folder: Folder
@@ -33,10 +32,20 @@ class WorkView(NamedTuple):
     shard_paths: tuple[str, ...]
     survivors: str
     num_ranges: int
+    scores: str = ""
 
     @property
     def num_documents(self) -> int:
         return int(self.unit_first[-1])
+
+
+class Corpus(NamedTuple):
+    """One scanned WORK folder: this run's, or an index's."""
+
+    plan: Plan
+    config: Any  # the JobConfig of the command that scanned it
+    ordinals: Ordinals
+    view: WorkView
 
 
 def read_sidecar_column(batch: pa.RecordBatch, name: str) -> NDArray[Any]:
@@ -53,8 +62,8 @@ def gather(works: Sequence[WorkView], ordinals: NDArray[np.int64], names: Sequen
     """Columns of the given documents (ascending ordinals), in that order.
 
     Values: NumPy arrays; `id` and `source` as pyarrow string arrays (null where the input has no such column),
-    `quality` NaN where there is none. Opens each touched unit once; local files are mapped and released unit by unit,
-    so memory is what is returned.
+    `quality` and `score` NaN where there is none. Opens each touched unit once; local files are mapped and released
+    unit by unit, so memory is what is returned.
     """
     pieces: dict[str, list[Any]] = {name: [] for name in names}
     for work in works:
@@ -71,7 +80,17 @@ def gather(works: Sequence[WorkView], ordinals: NDArray[np.int64], names: Sequen
 
 
 def _gather_unit(work: WorkView, unit: int, rows: NDArray[np.int64], pieces: dict[str, list[Any]]) -> None:
-    with work.folder.child("scan").open(f"{unit_name(unit)}.arrow") as file:
+    columns = {name: parts for name, parts in pieces.items() if name != "score"}
+    _gather_file(work.folder.child("scan"), unit, rows, columns)
+    if "score" in pieces:
+        if work.scores:
+            _gather_file(work.folder.child(work.scores), unit, rows, {"score": pieces["score"]})
+        else:
+            pieces["score"].append(np.full(len(rows), np.nan))
+
+
+def _gather_file(folder: Folder, unit: int, rows: NDArray[np.int64], pieces: dict[str, list[Any]]) -> None:
+    with folder.open(f"{unit_name(unit)}.arrow") as file:
         reader = pa.ipc.open_file(file)
         first = 0
         for number in range(reader.num_record_batches):
@@ -102,45 +121,6 @@ def _join(name: str, parts: list[Any], expected: int) -> Any:
     joined = np.concatenate(parts) if parts else np.zeros(empty_shape, np.uint8)
     assert len(joined) == expected, (name, len(joined), expected)
     return joined
-
-
-def survivor_order(
-    columns: dict[str, Any], ordinals: NDArray[np.int64], num_own: int, source_priority: Sequence[str]
-) -> NDArray[np.int64]:
-    """Indices of the documents from the one that survives first to the last.
-
-    An index's documents, then source priority, quality (higher first, null and NaN last), length in characters (longer
-    first), position.
-    """
-    priority = np.full(len(ordinals), len(source_priority), np.int64)
-    if source_priority:
-        found = pc.fill_null(
-            pc.index_in(columns["source"], pa.array(source_priority, pa.string())), len(source_priority)
-        )
-        priority = found.to_numpy(zero_copy_only=False).astype(np.int64)
-    priority[ordinals >= num_own] = -1
-    keys = [ordinals, -columns["chars"].astype(np.int64)]
-    if "quality" in columns:
-        quality = np.asarray(columns["quality"], np.float64)
-        keys.append(np.where(np.isnan(quality), np.inf, -quality))
-    return np.lexsort((*keys, priority))
-
-
-def order_columns(config: DedupConfig) -> list[str]:
-    """The sidecar columns that `survivor_order` reads under this config."""
-    names = ["chars"]
-    if config.source_priority:
-        names.append("source")
-    if config.quality_column:
-        names.append("quality")
-    return names
-
-
-def ranks(order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The place of each document in `order`: its inverse permutation."""
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    return rank
 
 
 def positions_of(work: WorkView, local: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,10 +1,13 @@
 """Decisions and ledger of a unit: one row per document that says keep or why not, and one per removal with its
 evidence.
 
-In: the unit's sidecar and WORK/decide-<hash>/resolved.arrow (documents that have a duplicate, by ordinal).
+In: the unit's sidecar; WORK/decide-<hash>/resolved.arrow, documents that have a duplicate, by ordinal; and
+WORK/decide-<hash>/rules/<unit>.arrow, which rules a document fails. Either may be missing.
 Out: decisions/<unit>.arrow, ledger/<unit>.parquet.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,23 +18,24 @@ from numpy.typing import NDArray
 
 from taojin.core.corpus import Ordinals, Plan
 from taojin.core.errors import InvariantError
+from taojin.core.sidecars import WorkView, positions_of, read_sidecar_column
 from taojin.core.status import EMPTY, STATUS_REASONS
 from taojin.core.storage import Folder
-from taojin.core.tasks import unit_name
-from taojin.dedup.config import DedupConfig
-from taojin.dedup.sidecars import WorkView, positions_of, read_sidecar_column
-from taojin.dedup.survivors import VERIFIED_NAMES
+from taojin.core.tasks import Stats, unit_name
 
-# Reasons as codes: 0 kept, then the duplicates, then what was never compared (offset by its status).
+# How a duplicate was verified: equal by the hash of its folded text, similar by sketches, or by exact shingles.
+BY_HASH, BY_SKETCH, BY_EXACT = range(3)
+VERIFIED_NAMES = ("hash", "sketch", "exact")
+# Reasons as codes: 0 kept, then the duplicates, then what was never compared (offset by its status), then the rules.
 KEPT, EXACT, FOLDED_TEXT, NEAR = range(4)
 _STATUS_OFFSET = 10
+_RULE_OFFSET = 100
 REASONS = {
     EXACT: "exact_duplicate",
     FOLDED_TEXT: "folded_duplicate",
     NEAR: "near_duplicate",
     **{_STATUS_OFFSET + status: reason for status, reason in STATUS_REASONS.items()},
 }
-_NAMES = [REASONS.get(code) for code in range(max(REASONS) + 1)]
 
 RESOLVED_SCHEMA = pa.schema(
     [
@@ -46,10 +50,21 @@ RESOLVED_SCHEMA = pa.schema(
         ("survivor_id", pa.string()),
     ]
 )
+# What a rules file holds: the first failing rule, as its number among DecisionContext.rules (-1: none), all of them by
+# name with the values measured, the survivor score, and evidence in words.
+RULES_SCHEMA = pa.schema(
+    [
+        ("rule", pa.int16()),
+        ("reasons", pa.list_(pa.string())),
+        ("values", pa.list_(pa.float32())),
+        ("score", pa.float64()),
+        ("evidence", pa.string()),
+    ]
+)
 DECISION_SCHEMA = pa.schema(
     [
         ("keep", pa.bool_()),
-        ("reason", pa.dictionary(pa.int8(), pa.string())),
+        ("reason", pa.dictionary(pa.int16(), pa.string())),
         ("survivor", pa.int64()),
         ("survivor_work", pa.int16()),
         ("similarity", pa.float32()),
@@ -75,35 +90,51 @@ LEDGER_SCHEMA = pa.schema(
         ("survivor_position", pa.int64()),
         ("survivor_id", pa.string()),
         ("component", pa.int64()),
+        ("reasons", pa.list_(pa.string())),
+        ("values", pa.list_(pa.float32())),
+        ("evidence", pa.string()),
+        ("repaired", pa.bool_()),
     ]
 )
 
 
 class DecisionContext(NamedTuple):
+    """resolved: name of the table of duplicates, "" for none · rules: the full reason of every rule, in order ·
+    remove: whether a failing rule removes the document, or is only written down."""
+
     plan: Plan
-    config: DedupConfig
     ordinals: Ordinals
     works: tuple[WorkView, ...]
     folder: Folder
     resolved: str
+    rules: tuple[str, ...] = ()
+    remove: bool = True
+
+    def reason(self, code: int) -> str | None:
+        return self.rules[code - _RULE_OFFSET] if code >= _RULE_OFFSET else REASONS.get(code)
 
 
 def decide_unit(context: DecisionContext, unit: int) -> dict[str, Any]:
     """Write the decisions and the ledger of one unit; returns counts and kept rows per piece."""
-    plan, _, ordinals, works, folder, resolved_name = context
+    plan, ordinals, works, folder, resolved_name, rule_names, _ = context
     first, last = ordinals.unit_first[unit : unit + 2].tolist()
     sidecar = _read_sidecar(works[0], unit)
     size = last - first
     if len(sidecar["status"]) != size:
         raise InvariantError(f"unit {unit}: expected {size} documents in its sidecar, found {len(sidecar['status'])}")
     resolved = _resolved_slice(folder, resolved_name, first, last)
+    failed = _read_rules(folder, unit) if rule_names else None
     rows = resolved.column("document").to_numpy() - first
     own = positions_of(works[0], np.arange(first, last))
-    code = np.where(sidecar["status"] >= EMPTY, sidecar["status"] + _STATUS_OFFSET, KEPT).astype(np.uint8)
+    code = np.where(sidecar["status"] >= EMPTY, sidecar["status"] + _STATUS_OFFSET, KEPT).astype(np.int16)
+    if failed is not None and context.remove:
+        rule = failed.column("rule").to_numpy()
+        code = np.where((code == KEPT) & (rule >= 0), rule + _RULE_OFFSET, code)
     keep = code == KEPT
     keep[rows] = resolved.column("keep").to_numpy(zero_copy_only=False)
     code[rows] = np.where(keep[rows], KEPT, resolved.column("reason").to_numpy())
     compared = ~keep & (code < _STATUS_OFFSET)
+    names = pa.array([context.reason(number) for number in range(_RULE_OFFSET + len(rule_names))], pa.string())
     survivor = np.full(size, -1, np.int64)
     survivor[rows] = resolved.column("survivor").to_numpy()
     survivor[~compared] = -1
@@ -122,7 +153,7 @@ def decide_unit(context: DecisionContext, unit: int) -> dict[str, Any]:
     decisions = pa.record_batch(
         [
             pa.array(keep),
-            pa.DictionaryArray.from_arrays(pa.array(code.astype(np.int8), mask=keep), pa.array(_NAMES, pa.string())),
+            pa.DictionaryArray.from_arrays(pa.array(code, mask=keep), names),
             pa.array(survivor_position, mask=~compared),
             pa.array(work_of.astype(np.int16), mask=~compared),
             pa.array(similarity, mask=~compared),
@@ -137,16 +168,18 @@ def decide_unit(context: DecisionContext, unit: int) -> dict[str, Any]:
         with pa.ipc.new_file(sink, DECISION_SCHEMA) as writer:
             writer.write_batch(decisions)
         sink.rows = size
-    ledger = _ledger(context, sidecar, resolved, rows, first, keep, code, compared, survivor, work_of, component)
+    ledger = _ledger(
+        context, sidecar, resolved, failed, rows, first, keep, code, compared, survivor, work_of, component
+    )
     ledger_name = f"{unit_name(unit)}.parquet"
     with folder.child("ledger").create(ledger_name) as ledger_sink:
         pq.write_table(ledger, ledger_sink, compression="zstd")
         ledger_sink.rows = len(ledger)
-    names, counts = np.unique(code[~keep], return_counts=True)
+    codes, counts = np.unique(code[~keep], return_counts=True)
     return {
         "kept": int(keep.sum()),
         "removed": int((~keep).sum()),
-        "reasons": {REASONS[int(c)]: int(n) for c, n in zip(names, counts, strict=True)},
+        "reasons": {str(context.reason(c)): n for c, n in zip(codes.tolist(), counts.tolist(), strict=True)},
         "pieces": _kept_pieces(plan, ordinals, unit, keep),
         "files": {
             "decisions": folder.child("decisions").entry(name, sink).as_json(),
@@ -159,10 +192,11 @@ def _ledger(
     context: DecisionContext,
     sidecar: dict[str, Any],
     resolved: pa.Table,
+    failed: pa.RecordBatch | None,
     rows: NDArray[np.int64],
     first: int,
     keep: NDArray[np.bool_],
-    code: NDArray[np.uint8],
+    code: NDArray[np.int16],
     compared: NDArray[np.bool_],
     survivor: NDArray[np.int64],
     work_of: NDArray[np.int64],
@@ -202,7 +236,7 @@ def _ledger(
             _named(sidecar["id"].take(pa.array(gone)), paths, row),
             sidecar["source"].take(pa.array(gone)),
             pa.array(sidecar["chars"][gone].astype(np.int64)),
-            pa.array([REASONS[c] for c in code[gone].tolist()], pa.string()),
+            pa.array([context.reason(c) for c in code[gone].tolist()], pa.string()),
             pa.array(similarity, mask=~has),
             pa.array([VERIFIED_NAMES[v] for v in verified.tolist()], pa.string(), mask=~has),
             pa.array(work_names, pa.string()),
@@ -211,9 +245,25 @@ def _ledger(
             pa.array(survivor_positions, mask=~has),
             _named(survivor_ids, survivor_paths, survivor_rows),
             pa.array(component[gone]),
+            *_failures(context, failed, gone),
+            sidecar["repaired"].take(pa.array(gone)),
         ],
         schema=LEDGER_SCHEMA,
     )
+
+
+def _failures(context: DecisionContext, failed: pa.RecordBatch | None, gone: NDArray[np.int64]) -> list[pa.Array]:
+    """reasons, values and evidence of the removed documents."""
+    if failed is None:
+        fields = ("reasons", "values", "evidence")
+        return [pa.nulls(len(gone), LEDGER_SCHEMA.field(name).type) for name in fields]
+    taken = failed.take(pa.array(gone))
+    return [taken.column(name) for name in ("reasons", "values", "evidence")]
+
+
+def _read_rules(folder: Folder, unit: int) -> pa.RecordBatch:
+    with folder.child("rules").open(f"{unit_name(unit)}.arrow") as file:
+        return pa.ipc.open_file(file).get_batch(0)
 
 
 def _named(ids: pa.StringArray, paths: list[str | None], rows: NDArray[np.int64]) -> pa.StringArray:
@@ -225,7 +275,7 @@ def _named(ids: pa.StringArray, paths: list[str | None], rows: NDArray[np.int64]
 
 
 def _read_sidecar(work: WorkView, unit: int) -> dict[str, Any]:
-    """status and chars as NumPy arrays, id and source as string arrays (null where the input has none)."""
+    """status and chars as NumPy arrays, id and source as string arrays (null where the input has none), repaired."""
     with work.folder.child("scan").open(f"{unit_name(unit)}.arrow") as file:
         reader = pa.ipc.open_file(file)
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
@@ -236,10 +286,16 @@ def _read_sidecar(work: WorkView, unit: int) -> dict[str, Any]:
         for name in ("id", "source"):
             has = name in reader.schema.names and batches
             values[name] = pa.concat_arrays([b.column(name) for b in batches]) if has else pa.nulls(rows, pa.string())
+        has = "repaired" in reader.schema.names and batches
+        values["repaired"] = (
+            pa.concat_arrays([b.column("repaired") for b in batches]) if has else pa.array(np.zeros(rows, bool))
+        )
         return values
 
 
 def _resolved_slice(folder: Folder, name: str, first: int, last: int) -> pa.Table:
+    if not name:
+        return RESOLVED_SCHEMA.empty_table()
     with folder.open(name) as file:
         table = pa.ipc.open_file(file).read_all()
         low, high = np.searchsorted(table.column("document").to_numpy(), [first, last])
@@ -257,3 +313,21 @@ def _kept_pieces(plan: Plan, ordinals: Ordinals, unit: int, keep: NDArray[np.boo
             high = ordinals.piece_ordinal(span.shard, piece, after=True) - first
             out.append([span.shard, piece, high - low, int(keep[low:high].sum())])
     return out
+
+
+class Decided(NamedTuple):
+    """Totals of a decision: counters for the report, and kept rows and bytes per piece for the writer."""
+
+    counts: dict[str, Any]
+    pieces: list[list[int]]
+    warnings: list[str]
+
+
+def totals(unit_stats: Sequence[Stats], num_documents: int) -> dict[str, Any]:
+    """Documents, kept, and removed by reason."""
+    reasons: Counter[str] = Counter()
+    kept = 0
+    for stats in unit_stats:
+        kept += stats["kept"]
+        reasons.update(stats["reasons"])
+    return {"documents": num_documents, "kept": kept, "removed": dict(sorted(reasons.items()))}

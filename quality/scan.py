@@ -1,0 +1,148 @@
+"""The signal analyzer: everything that rules will ever ask about a document, measured in the one scan.
+
+Out, per unit: signals/<unit>.arrow, a row per document: every heuristic signal (`taojin.quality.signals`), language, and
+what was asked for: models, sensitive words, personal data, contamination. With --decontaminate also
+hits/<unit>.arrow, which question stands where. About 400 bytes a document. Nothing is judged here.
+"""
+
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from taojin.quality.measure import measure_array
+
+from taojin.core.corpus import Plan
+from taojin.core.reading import Batch
+from taojin.core.scan import SIDECAR_ROWS
+from taojin.core.status import BLANK
+from taojin.core.storage import Folder, Sink
+from taojin.core.tasks import unit_name
+from taojin.quality.config import QualityConfig
+from taojin.quality.contamination import HITS_SCHEMA, Finder
+from taojin.quality.cutting import cut_spans
+from taojin.quality.questions import Questions
+from taojin.quality.sensitive import SensitiveMatcher, WordList
+from taojin.quality.signals import HEURISTIC_SIGNALS
+
+
+class SignalAnalyzer(NamedTuple):
+    """questions and lists travel with the task: every worker looks for the same, whatever becomes of the files."""
+
+    config: QualityConfig
+    questions: Questions | None
+    lists: tuple[WordList, ...]
+
+    def fields(self) -> list[pa.Field]:
+        return []
+
+    def start(self, plan: Plan, work: Folder, unit: int, stack: ExitStack) -> "SignalAnalysis":
+        return SignalAnalysis(self, work, unit, stack)
+
+
+def make_analyzer(config: QualityConfig) -> SignalAnalyzer:
+    """Reads the word lists and evaluation sets. Raises InputError and ConfigError for what is wrong with them."""
+    return SignalAnalyzer(config, config.load_questions(), config.load_lists())
+
+
+def signals_schema(config: QualityConfig) -> pa.Schema:
+    fields = [pa.field(name, pa.float32()) for name in config.signal_names]
+    if config.language:
+        fields.append(pa.field("language", pa.string()))
+    return pa.schema(fields)
+
+
+class SignalAnalysis:
+    """One unit's signals."""
+
+    def __init__(self, analyzer: SignalAnalyzer, work: Folder, unit: int, stack: ExitStack) -> None:
+        self.config = config = analyzer.config
+        self.name = f"{unit_name(unit)}.arrow"
+        self.schema = signals_schema(config)
+        self.folders = {"signals": work.child("signals")}
+        if analyzer.questions is not None:
+            self.folders["hits"] = work.child("hits")
+        self.sinks: dict[str, Sink] = {
+            kind: stack.enter_context(folder.create(self.name)) for kind, folder in self.folders.items()
+        }
+        self.finder = None
+        if analyzer.questions is not None:
+            self.finder = Finder(analyzer.questions)
+            self.hits = stack.enter_context(pa.ipc.new_file(self.sinks["hits"], HITS_SCHEMA))
+        self.matcher = SensitiveMatcher(analyzer.lists) if analyzer.lists else None
+        self.segmenter = config.open_segmenter()
+        self.models = config.open_models()
+        self.writer = stack.enter_context(pa.ipc.new_file(self.sinks["signals"], self.schema))
+        self.held: list[pa.RecordBatch] = []
+        self.held_rows = 0
+
+    def add(self, batch: Batch, first_row: int) -> dict[str, pa.Array]:
+        texts = batch.rows.column(self.config.text_column)
+        matrix = measure_array(texts, batch.status, self.segmenter)
+        values = {signal.name: matrix[number] for number, signal in enumerate(HEURISTIC_SIGNALS)}
+        # What cannot be judged is not looked at again; nulls cost nothing.
+        readable = batch.status <= BLANK
+        if not readable.all():
+            texts = pc.if_else(pa.array(readable), texts, pa.scalar(None, texts.type))
+        columns: dict[str, pa.Array] = {}
+        if self.config.language:
+            from taojin.quality.language import identify_array
+
+            found = identify_array(texts, batch.status)
+            columns["language"] = found.names_array()
+            values["language_score"] = found.score
+        for model in self.models:
+            values[model.name] = model.score(texts)
+        if self.matcher is not None:
+            values |= self.matcher.measure(texts)
+        if self.config.personal:
+            from taojin.quality.personal import count_personal
+
+            values |= {f"personal_{kind}": count.astype(np.float32) for kind, count in count_personal(texts).items()}
+        if self.finder is not None:
+            values |= self._contamination(texts, first_row)
+        columns |= {name: pa.array(value) for name, value in values.items()}
+        self.held.append(pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema))
+        self.held_rows += len(texts)
+        if self.held_rows >= SIDECAR_ROWS:
+            self._write_held()
+        self.sinks["signals"].rows = first_row + len(texts)
+        return {"chars": pa.array(values["chars"].astype(np.uint32))}
+
+    def _contamination(self, texts: pa.LargeStringArray, first_row: int) -> dict[str, NDArray[np.float32]]:
+        """contamination_<set>: the most runs that a document shares with one question of the set; contamination_left:
+        the share of its bytes that would be left if the questions were cut out."""
+        assert self.finder is not None
+        hits = self.finder.find(texts)
+        cuts = cut_spans(texts, hits)
+        sets = hits.column("set").to_numpy()
+        documents, runs = hits.column("document").to_numpy(), hits.column("runs").to_numpy()
+        values = {}
+        for counts in self.finder.questions.sets:
+            most = np.zeros(len(texts), np.float32)
+            chosen = sets == counts.name
+            np.maximum.at(most, documents[chosen], runs[chosen].astype(np.float32))
+            values[f"contamination_{counts.name}"] = most
+        lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy()
+        gone = np.add.reduceat(np.append(cuts.end - cuts.first, 0), cuts.offsets[:-1])
+        gone[cuts.offsets[:-1] == cuts.offsets[1:]] = 0
+        values["contamination_left"] = (1 - gone / np.maximum(lengths, 1)).astype(np.float32)
+        if len(hits):
+            shifted = pa.array(documents + first_row)
+            self.hits.write_table(hits.set_column(0, HITS_SCHEMA.field(0), shifted))
+            self.sinks["hits"].rows += len(hits)
+        return values
+
+    def _write_held(self) -> None:
+        if self.held:
+            self.writer.write_table(pa.Table.from_batches(self.held).combine_chunks())
+        self.held.clear()
+        self.held_rows = 0
+
+    def close(self) -> None:
+        self._write_held()
+
+    def files(self) -> dict[str, dict[str, Any]]:
+        return {kind: folder.entry(self.name, self.sinks[kind]).as_json() for kind, folder in self.folders.items()}
