@@ -2,31 +2,40 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+DEMO   := $(VENV)/.installed-demo
+DEV    := $(VENV)/.installed-dev
 
 export RAY_AUTH_MODE ?= disabled
 
 .PHONY: demo test lint types bench clean
 
-$(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(DEMO): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]'
+	touch $@
+
+# jieba-fast and kenlm are built from source: the one thing here that wants a C++ compiler.
+$(DEV): pyproject.toml constraints.txt | $(BIN)/python
+	command -v c++ >/dev/null || { apt-get update -qq && apt-get install -qq -y --no-install-recommends g++; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(STAMP)
+demo: $(DEMO)
 	$(BIN)/python -m taojin.demo
 
-test: $(STAMP)
+test: $(DEV)
 	$(BIN)/python -m pytest
 
-lint: $(STAMP)
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)
+types: $(DEV)
 	$(BIN)/mypy
 
-bench: $(STAMP)
+bench: $(DEV)
 	$(BIN)/python -m bench.run
 
 clean:

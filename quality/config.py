@@ -8,20 +8,28 @@ from pydantic import Field, model_validator
 
 from taojin.core.errors import ConfigError
 from taojin.core.job import JobConfig
-from taojin.quality.rules import Preset, Rule, check_signals, load_presets, word_warnings
+from taojin.quality.rules import Preset, Rule, check_languages, check_signals, load_presets, word_warnings
 from taojin.quality.signals import HEURISTIC_SIGNALS
 
 if TYPE_CHECKING:
     from taojin.quality.models import Model
-    from taojin.quality.segment import Segmenter
-
     from taojin.quality.questions import Questions
+    from taojin.quality.segment import Segmenter
     from taojin.quality.sensitive import WordList
 
 # Rises with every change of what a signal is: sidecars of another format are not judged.
 SIGNALS_FORMAT = 1
-# Of a text that was mostly questions only captions and answers would be left.
-LEAST_LEFT = 0.5
+# Fields that decide what the signals are.
+MEASURED = (
+    "words",
+    "language",
+    "models",
+    "sensitive",
+    "personal",
+    "decontaminate",
+    "contamination_ngram",
+    "contamination_runs",
+)
 
 
 class QualityConfig(JobConfig):
@@ -48,6 +56,9 @@ class QualityConfig(JobConfig):
     """evaluation sets, NAME=PATH of JSONL, CSV or Parquet: what contains one of their questions is contaminated"""
     contamination_ngram: Annotated[int, Field(ge=4, le=64)] = 13
     """symbols in a row that a document must share with a question"""
+    contamination_runs: Annotated[int, Field(ge=1)] = 8
+    """so many different such runs of one question, or half of a short question's, make a document contaminated: one run
+    alone is often a set phrase"""
 
     contaminated: Literal["drop", "cut", "flag"] = "drop"
     """drop contaminated documents, cut the question out of them, or only write it down"""
@@ -88,8 +99,18 @@ class QualityConfig(JobConfig):
         dropped = self._set_names() if self.contaminated == "drop" else []
         rules = [Rule(reason=name, signal=f"contamination_{name}", at_most=0) for name in dropped]
         if self.contaminated == "cut" and self.decontaminate:
+            from taojin.quality.cutting import LEAST_LEFT
+
             rules.append(Rule(reason="mostly_questions", signal="contamination_left", at_least=LEAST_LEFT))
         return (Preset(name="contamination", rules=tuple(rules)), *self.presets) if rules else self.presets
+
+    def with_presets(self, values: list[dict[str, Any]]) -> Self:
+        """This config with presets as `decide_part` has them, whatever has become of their files."""
+        copy = self.model_copy()
+        # Where cached_property keeps its value.
+        copy.__dict__["presets"] = tuple(Preset(**preset) for preset in values)
+        copy.__dict__.pop("all_presets", None)
+        return copy
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -126,6 +147,7 @@ class QualityConfig(JobConfig):
         if not self.measures:
             return []
         check_signals(self.all_presets, self.signal_names)
+        check_languages(self.all_presets, self.language)
         if self.score is not None:
             check_name("--score", self.score, self.signal_names)
         return word_warnings(self.presets, "segmented" if self.words == "jieba" else "symbols")
@@ -176,9 +198,8 @@ class QualityConfig(JobConfig):
         part = super().scan_part()
         if not self.measures:
             return part
-        names = ("words", "language", "models", "sensitive", "personal", "decontaminate", "contamination_ngram")
         formats = {**part.pop("formats"), "signals": SIGNALS_FORMAT, **self._contents()}
-        return {**part, "signals": True, **{name: getattr(self, name) for name in names}, "formats": formats}
+        return {**part, "signals": True, **{name: getattr(self, name) for name in MEASURED}, "formats": formats}
 
     def _contents(self) -> dict[str, Any]:
         """Versions and fingerprints of what the signals are measured with."""

@@ -248,6 +248,13 @@ def check_signals(presets: Sequence[Preset], known: Collection[str] = tuple(INDE
                     raise ConfigError(f"{where}: unknown signal {clause.signal!r}{_near(clause.signal, known)}")
 
 
+def check_languages(presets: Sequence[Preset], measured: bool) -> None:
+    """Refuse rules with a language condition where no languages are measured. Raises ConfigError."""
+    if not measured:
+        for rule in (rule for preset in presets for rule in preset.rules):
+            rule.applies_to(None)
+
+
 def word_warnings(presets: Sequence[Preset], words: Literal["segmented", "symbols"]) -> list[str]:
     """A line for each preset whose thresholds presume other words of Chinese than are measured."""
     return [
@@ -269,15 +276,20 @@ def judge(presets: Sequence[Preset], signals: Signals, languages: Languages | No
     num_documents = len(next(iter(signals.values()))) if signals else 0
     failed = np.zeros((len(named), num_documents), np.bool_)
     first = np.full(num_documents, -1, np.int32)
-    for number, (_, rule) in enumerate(named):
-        row = rule.fails(signals[rule.signal])
+    masks: dict[Any, NDArray[np.bool_] | None] = {}
+    # Backwards, so that what the first rule writes stands.
+    for number, (_, rule) in reversed(list(enumerate(named))):
+        row = failed[number]
+        row |= rule.fails(signals[rule.signal])
         if rule.unless is not None:
             row &= ~rule.unless.holds(signals[rule.unless.signal])
-        judged = rule.applies_to(languages)
+        condition = (rule.languages, rule.except_languages)
+        if condition not in masks:
+            masks[condition] = rule.applies_to(languages)
+        judged = masks[condition]
         if judged is not None:
             row &= judged
-        failed[number] = row
-        first[row & (first < 0)] = number
+        first[row] = number
     return Judgement(failed, first, tuple(reason for reason, _ in named), tuple(rule for _, rule in named))
 
 

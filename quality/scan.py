@@ -1,7 +1,7 @@
 """The signal analyzer: everything that rules will ever ask about a document, measured in the one scan.
 
-Out, per unit: signals/<unit>.arrow, a row per document: every heuristic signal (`taojin.quality.signals`), language, and
-what was asked for: models, sensitive words, personal data, contamination. With --decontaminate also
+Out, per unit: signals/<unit>.arrow, a row per document: every heuristic signal (`taojin.quality.signals`), language,
+and what was asked for: models, sensitive words, personal data, contamination. With --decontaminate also
 hits/<unit>.arrow, which question stands where. About 400 bytes a document. Nothing is judged here.
 """
 
@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from taojin.quality.measure import measure_array
 
 from taojin.core.corpus import Plan
 from taojin.core.reading import Batch
@@ -23,9 +22,13 @@ from taojin.core.tasks import unit_name
 from taojin.quality.config import QualityConfig
 from taojin.quality.contamination import HITS_SCHEMA, Finder
 from taojin.quality.cutting import cut_spans
+from taojin.quality.measure import measure_array
 from taojin.quality.questions import Questions
 from taojin.quality.sensitive import SensitiveMatcher, WordList
 from taojin.quality.signals import HEURISTIC_SIGNALS
+
+# Share of a question's runs that is enough, however few they are: questions of 20 symbols have eight.
+ENOUGH_SHARE = 0.5
 
 
 class SignalAnalyzer(NamedTuple):
@@ -115,7 +118,7 @@ class SignalAnalysis:
         """contamination_<set>: the most runs that a document shares with one question of the set; contamination_left:
         the share of its bytes that would be left if the questions were cut out."""
         assert self.finder is not None
-        hits = self.finder.find(texts)
+        hits = self.finder.find(texts, min_runs=self.config.contamination_runs, min_share=ENOUGH_SHARE)
         cuts = cut_spans(texts, hits)
         sets = hits.column("set").to_numpy()
         documents, runs = hits.column("document").to_numpy(), hits.column("runs").to_numpy()

@@ -89,20 +89,26 @@ NGRAMS_DUPLICATE = (5, 6, 7, 8, 9, 10)
 STOP_WORD_LISTS = ("en", "zh", "yue", "ja", "ko")
 REPETITION_SIGNALS = (
     *(
-        Signal(f"top_{n}gram_share", f"characters in the most frequent sequence of {n} words (Gopher)")
+        Signal(f"top_{n}gram_share", f"characters in the most frequent sequence of {n} words and marks (Gopher)")
         for n in NGRAMS_TOP
     ),
     *(
-        Signal(f"dup_{n}gram_share", f"characters in sequences of {n} words that occurred before (Gopher)")
+        Signal(f"dup_{n}gram_share", f"characters in sequences of {n} words and marks that occurred before (Gopher)")
         for n in NGRAMS_DUPLICATE
     ),
     Signal("char_10gram_repetition", "frequency of the most repeated 10-character sequences, of all (data-juicer)"),
     Signal("char_13gram_repetition", "13-character sequences that occur more than once, of all (EvalWeb)"),
-    Signal("word_10gram_repetition", "10-word sequences that occur more than once, of all (data-juicer)"),
+    Signal("word_10gram_repetition", "sequences of 10 words and marks that occur more than once, of all (data-juicer)"),
     Signal("unique_word_share", "distinct words, of all words"),
     Signal("unigram_entropy", "entropy of the word frequencies, in nats"),
-    *(Signal(f"stop_words_{name}", f"distinct stop words of the list {name}") for name in STOP_WORD_LISTS),
-    *(Signal(f"stop_word_share_{name}", f"words of the list {name}, of all words") for name in STOP_WORD_LISTS),
+    *(
+        Signal(f"stop_words_{name}", f"distinct stop words of the list {name}, marks in it included")
+        for name in STOP_WORD_LISTS
+    ),
+    *(
+        Signal(f"stop_word_share_{name}", f"words of the list {name}, of all words, marks left out")
+        for name in STOP_WORD_LISTS
+    ),
 )
 HEURISTIC_SIGNALS = (*CHARACTER_SIGNALS, *LINE_SIGNALS, *WORD_SIGNALS, *REPETITION_SIGNALS)
 # Row of each signal in the matrix that kernels fill.

@@ -23,6 +23,7 @@ from taojin.pipeline import MANIFEST
 from taojin.proofs import Report, print_report
 from taojin.proofs_of_input import check_input
 from taojin.proofs_of_output import prove_columns, prove_conservation, prove_files, read_manifest
+from taojin.proofs_of_rules import prove_rules
 from taojin.proofs_of_work import (
     check_index,
     prove_checksums,
@@ -37,7 +38,7 @@ class CheckConfig(Config):
     """Prove an output: files, counts, clusters, ledger, a sample against the input. Exit status 1 if one is broken."""
 
     output: Positional[str]
-    """the output folder of `taojin dedup`"""
+    """the output folder of `taojin dedup` or `taojin quality`"""
     work: str | None = None
     """its WORK folder (default: the output's name + .work, where it stands)"""
     sample: Annotated[int, Field(ge=0)] = 200
@@ -58,7 +59,9 @@ def check_output(output: Folder, work_name: str | None, sample: int) -> Report:
     """All proofs, those of OUT alone first."""
     if not output.exists(MANIFEST) and not output.exists(MARKER):
         hint = "; this is a WORK folder, name its output" if output.exists("plan.json") else ""
-        raise InputError(f"{output.uri}: expected an output of `taojin dedup` ({MANIFEST} in it), found none{hint}")
+        raise InputError(
+            f"{output.uri}: expected an output of taojin dedup or quality ({MANIFEST} in it), found none{hint}"
+        )
     report = Report()
     manifest = report.prove("manifest", MANIFEST, lambda: read_manifest(output))
     if manifest is None:
@@ -86,8 +89,10 @@ def check_work(report: Report, output: Folder, manifest: dict[str, Any], work: F
     ledger = report.prove("ledger", decide.uri, lambda: prove_ledger(corpus, decide, manifest))
     if ledger is not None:
         report.prove("clusters", decide.uri, lambda: prove_clusters(corpus, decide, manifest, ledger))
-        for place, name in enumerate(manifest["config"]["against"], 1):
+        for place, name in enumerate(manifest["config"].get("against", ()), 1):
             check_index(report, corpus, name, place, ledger)
+    if manifest["config"].get("presets") is not None:
+        report.prove("rules", decide.uri, lambda: prove_rules(corpus, decide, manifest))
     report.prove("output", output.uri, lambda: prove_output_rows(corpus, decide, output, manifest))
     if sample:
         check_input(report, corpus, output, manifest, ledger, sample)

@@ -14,11 +14,13 @@ USAGE = """taojin 淘金: clean training corpora from raw shards
 
 usage: taojin COMMAND [--help] [--config FILE.yaml] [flags]
 
-  dedup     remove exact and near-duplicates, with evidence for every removal
-  quality   judge documents by rules: Gopher, C4, FineWeb-2, … or your own; annotate, filter, or both
-  plan      what a run would take: documents, units, memory, disk, time, and the LSH curve
-  explain   why a document went or stayed: taojin explain WORK DOCUMENT
-  check     re-open an output and prove its invariants: taojin check OUT
+  dedup      remove exact and near-duplicates, with evidence for every removal
+  quality    judge documents by rules: Gopher, C4, FineWeb-2, … or your own; annotate, filter, or both
+  calibrate  find the thresholds that nearly all of a trusted reference passes, as a preset
+  fit        train a small quality classifier on good and bad documents
+  plan       what a run would take: documents, units, memory, disk, time, and the LSH curve
+  explain    why a document went or stayed: taojin explain WORK DOCUMENT
+  check      re-open an output and prove its invariants: taojin check OUT
 
 taojin COMMAND --help lists its flags. Exit status: 0 done, 1 a run failed part-way (run again to resume),
 2 the input or the configuration is wrong."""
@@ -30,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands: dict[str, Callable[[list[str]], int]] = {
         "dedup": _dedup,
         "quality": _quality,
+        "calibrate": _calibrate,
+        "fit": _fit,
         "plan": _plan,
         "explain": _explain,
         "check": _check,
@@ -142,6 +146,18 @@ def _quality(arguments: list[str]) -> int:
         result = run_quality(config)
     print_result(result, as_json=config.as_json)
     return 0
+
+
+def _calibrate(arguments: list[str]) -> int:
+    from taojin.calibrating import CalibrateConfig, run_calibrate
+
+    return run_calibrate(parse(CalibrateConfig, "calibrate", arguments))
+
+
+def _fit(arguments: list[str]) -> int:
+    from taojin.fitting import FitCommand, run_fit
+
+    return run_fit(parse(FitCommand, "fit", arguments))
 
 
 def _plan(arguments: list[str]) -> int:

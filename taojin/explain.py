@@ -79,13 +79,16 @@ def explain_document(opened: OpenWork, ordinal: int) -> dict[str, Any]:
         "in_its_favour": [],
         "component": decision["component"],
         "component_size": max(linked, 1),
-        "settings": {**settings, "ngram": corpus.config.ngram, "num_hashes": corpus.config.num_hashes},
+        "settings": settings,
         "decide": decide.uri,
         "other_decisions": others,
         "evidence": None,
         "no_evidence_because": None,
     }
-    if decision["keep"]:
+    facts["failures"] = _failures(opened, unit, row)
+    if decision["keep"] and not isinstance(corpus.config, DedupConfig):
+        facts["why"] = "it is only annotated" if facts["failures"] else "it passes every rule"
+    elif decision["keep"]:
         _explain_kept(opened, ordinal, resolved, facts)
     else:
         _explain_removed(opened, ordinal, unit, facts)
@@ -95,7 +98,9 @@ def explain_document(opened: OpenWork, ordinal: int) -> dict[str, Any]:
 def describe(corpus: Corpus, documents: Sequence[int]) -> list[dict[str, Any]]:
     """Where each document (ascending ordinals) lies and what its sidecar says."""
     wanted = np.array(documents, np.int64)
-    columns = gather([corpus.view], wanted, ("id", "source", "chars", "bytes", "shingles", "status"))
+    names = ["id", "source", "chars", "bytes", "status"]
+    compared = isinstance(corpus.config, DedupConfig)
+    columns = gather([corpus.view], wanted, [*names, "shingles"] if compared else names)
     shards, rows = corpus.ordinals.shard_and_row(wanted)
     positions = corpus.ordinals.positions(wanted)
     described = []
@@ -110,14 +115,32 @@ def describe(corpus: Corpus, documents: Sequence[int]) -> list[dict[str, Any]]:
                 "source": columns["source"][i].as_py(),
                 "characters": int(columns["chars"][i]),
                 "bytes": int(columns["bytes"][i]),
-                "shingles": int(columns["shingles"][i]),
+                "shingles": int(columns["shingles"][i]) if compared else 0,
                 "status": int(columns["status"][i]),
             }
         )
     return described
 
 
+def _failures(opened: OpenWork, unit: int, row: int) -> list[dict[str, Any]]:
+    """The rules that a document fails, each with the value measured and the statement it makes false."""
+    corpus, decide, settings, _ = opened
+    if settings.get("presets") is None:
+        return []
+    from taojin.quality.rules import describe
+
+    rules = {f"{p.name}.{rule.reason}": rule for p in corpus.config.all_presets for rule in p.rules}
+    with decide.child("rules").open(f"{unit_name(unit)}.arrow") as file:
+        judged = pa.ipc.open_file(file).get_batch(0).slice(row, 1).to_pylist()[0]
+    return [
+        {"reason": reason, "statement": describe(rules[reason], value), "evidence": judged["evidence"]}
+        for reason, value in zip(judged["reasons"], judged["values"], strict=True)
+    ]
+
+
 def _resolved(decide: Folder) -> dict[str, NDArray[Any]]:
+    if not decide.exists("resolved.arrow"):
+        return {"component": np.zeros(0, np.int64)}
     with decide.open("resolved.arrow") as file:
         table = pa.ipc.open_file(file).read_all()
         names = ("document", "keep", "survivor", "similarity", "verified", "component")
@@ -160,7 +183,8 @@ def _explain_removed(opened: OpenWork, ordinal: int, unit: int, facts: dict[str,
         raise InputError(f"{decide.uri}: no ledger row for this removal; run `taojin check`")
     entry = entries[0]
     facts["verified"] = entry["verified"]
-    facts["why"] = reason_in_words(entry, settings, corpus.config)
+    failed = next((failure for failure in facts["failures"] if failure["reason"] == entry["reason"]), None)
+    facts["why"] = failed["statement"] if failed else reason_in_words(entry, settings, corpus.config)
     if entry["survivor_position"] is None:
         return
     facts["survivor"] = {

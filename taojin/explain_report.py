@@ -57,6 +57,10 @@ def fact_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         lines[3] = ("length", f"{document['bytes']:,} bytes")
     if facts["reason"]:
         lines.append(("reason", facts["reason"]))
+    lines += [("fails", f"{failure['reason']}: {failure['statement']}") for failure in facts["failures"]]
+    evidence_of_rules = next((failure["evidence"] for failure in facts["failures"] if failure["evidence"]), None)
+    if evidence_of_rules:
+        lines.append(("question", evidence_of_rules))
     if survivor:
         label = "survivor" if survivor["kept"] else "partner"
         place = f"{survivor['shard']}#{survivor['row']}"

@@ -22,7 +22,7 @@ class QualityJob(QualityConfig):
     quality_preset: Annotated[tuple[str, ...], arg(name="preset")] = ("taojin-zh",)
     """rules that judge every document: names of presets, or YAML files, applied in order"""
     mode: Literal["filter", "annotate", "both"] = "filter"
-    """filter: drop what fails; annotate: drop nothing, write reasons, language and signals beside each document; both"""
+    """filter: drop what fails; annotate: drop nothing, write reasons, language and signals beside documents; both"""
     signal_columns: tuple[str, ...] = ()
     """signals that annotate and both write (default: those the presets judge; all: every one)"""
 

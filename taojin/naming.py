@@ -1,8 +1,8 @@
 """What a person may call a document: its id, <shard path>#<row>, or its position.
 
 In: a name and a corpus of `taojin.opened`. Out: an ordinal, or an InputError with names near to it.
-Cost: of each unit the key range of `ids` that can hold the id; only a wrong name has the id columns read, of at most
-NEAR_SEARCHED documents.
+Cost: of each unit the key range of `ids` that can hold the id, or all ids where `taojin quality` wrote no keys; a wrong
+name has the id columns read, of at most NEAR_SEARCHED documents.
 """
 
 import difflib
@@ -17,6 +17,7 @@ from taojin.core.sidecars import Corpus, gather
 from taojin.core.tasks import unit_name
 from taojin.core.text import hash_bytes, text_buffers
 from taojin.dedup.bands import read_range
+from taojin.dedup.config import DedupConfig
 
 # Ids looked at for names near to one that is not there.
 NEAR_POOL, NEAR_SEARCHED = 10_000, 1_000_000
@@ -65,7 +66,15 @@ def _with_id(corpus: Corpus, name: str) -> list[int]:
     """Ordinals of the documents with this id, from the one key range that can hold it."""
     if not _has_ids(corpus):
         return []
-    plan, _, _, view = corpus
+    plan, config, _, view = corpus
+    if not isinstance(config, DedupConfig):
+        # No keys were written: the columns themselves are looked through.
+        found = [np.zeros(0, np.int64)]
+        first = 0
+        for ids in _ids(corpus):
+            found.append(np.flatnonzero(pc.equal(ids, name).fill_null(False).to_numpy(zero_copy_only=False)) + first)
+            first += len(ids)
+        return [int(ordinal) for ordinal in np.concatenate(found)]
     data, offsets = text_buffers(pa.array([name], pa.large_string()))
     key = np.empty(1, np.uint64)
     hash_bytes(data, offsets, key)

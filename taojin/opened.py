@@ -95,7 +95,8 @@ def with_settings(corpus: Corpus, settings: dict[str, Any]) -> Corpus:
         for key, value in settings.items()
         if key in type(corpus.config).model_fields
     }
-    return corpus._replace(config=corpus.config.model_copy(update=values))
+    config = corpus.config.model_copy(update=values)
+    return corpus._replace(config=config.with_presets(settings["presets"]) if "presets" in settings else config)
 
 
 def corpus_of(work: Folder, plan: Plan, config: JobConfig, rows: Sequence[int], first: int = 0) -> Corpus:

@@ -1,7 +1,7 @@
-"""The whole job: plan → scan → rules → decide → write. Each stage is skipped where its output stands; see ARCHITECTURE.md.
+"""The whole job: plan → scan → rules → decide → write. Each stage is skipped where its output stands.
 
-`run_dedup(config)` is what `taojin dedup` calls, `run_quality(config)` what `taojin quality` does; they are also the way
-in for a program.
+`run_dedup(config)` is what `taojin dedup` calls, `run_quality(config)` what `taojin quality` does; they are also the
+way in for a program. Why it is cut like this: ARCHITECTURE.md.
 """
 
 import os

@@ -153,13 +153,13 @@ def prove_conservation(manifest: dict[str, Any], rows: Rows | None) -> tuple[boo
     if rows.rows != kept:
         raise BrokenError(MANIFEST, f"{kept:,} documents were to stay, {rows.rows:,} rows are there")
     duplicates = num_duplicates(manifest)
-    if config["keep_none"]:
+    if config.get("keep_none"):
         if rows.in_favour:
             raise BrokenError(
                 MANIFEST, f"--keep-none, and yet {rows.in_favour:,} documents went in favour of one that stays"
             )
         return True, f"{text}; no cluster has more than its own document (--keep-none)"
-    if config["against"]:
+    if config.get("against"):
         if rows.in_favour > duplicates:
             raise BrokenError(
                 MANIFEST, f"Σ(cluster_size − 1) is {rows.in_favour:,}, above the {duplicates:,} duplicates"

@@ -18,6 +18,7 @@ from taojin.core.sidecars import Corpus
 from taojin.core.storage import FileEntry, Folder, first_line
 from taojin.core.tasks import unit_name
 from taojin.core.write import OUR_FIELDS
+from taojin.dedup.config import DedupConfig
 from taojin.dedup.decide import read_keep
 from taojin.frozen import MARKER
 from taojin.opened import open_corpus, place_of, read_decisions, unit_of, with_settings
@@ -42,11 +43,9 @@ def prove_work(output: Folder, manifest: dict[str, Any], work: Folder) -> tuple[
     if not same:
         raise BrokenError(where, f"not the plan that {output.uri} was written from; name its own WORK with --work")
     corpus = open_corpus(work)
-    keys = ("threshold", "verify", "source_priority", "keep_none", "against")
-    settings = {key: manifest["config"][key] for key in keys}
     decide = manifest["decide"]
-    stored = work.read_json(f"{decide}/config.json")
-    if any(stored[key] != settings[key] for key in keys):
+    settings = work.read_json(f"{decide}/config.json")
+    if any(manifest["config"][key] != value for key, value in settings.items()):
         raise BrokenError(work.child(f"{decide}/config.json").uri, f"not the settings in {MANIFEST}")
     num_shards, num_units = len(corpus.plan.shards), len(corpus.plan.units)
     detail = f"{decide} of {work.uri}: {number(num_shards, 'shard')}, {number(num_units, 'unit')}, the same plan"
@@ -76,7 +75,7 @@ def prove_checksums(work: Folder, decide: Folder) -> tuple[bool, str]:
 
 def _folder_of(root: Folder, stage: str, kind: str) -> Folder | None:
     """Where a stage keeps its files of a kind."""
-    if stage in ("scan", "twins", "pairs", "decisions"):
+    if stage in ("scan", "rules", "twins", "pairs", "decisions"):
         return root.child(kind)
     if stage == "driver":
         return root
@@ -115,7 +114,8 @@ def _decisions(decide: Folder, unit: int) -> tuple[pa.RecordBatch, str]:
 
 def prove_ledger(corpus: Corpus, decide: Folder, manifest: dict[str, Any]) -> tuple[Ledger, str]:
     """A ledger row for every removed document and for no other, with the decision's own words, in position order."""
-    ordinals, config = corpus.ordinals, corpus.config
+    ordinals = corpus.ordinals
+    threshold = corpus.config.threshold if isinstance(corpus.config, DedupConfig) else 1.0
     keep = np.zeros(ordinals.num_documents, bool)
     reasons: Counter[str] = Counter()
     own: list[NDArray[np.int64]] = [np.zeros((0, 2), np.int64)]
@@ -138,7 +138,7 @@ def prove_ledger(corpus: Corpus, decide: Folder, manifest: dict[str, Any]) -> tu
         work = removed.column("survivor_work").fill_null(-1).to_numpy().astype(np.int64)
         survivor = removed.column("survivor").fill_null(-1).to_numpy()
         similarity = ledger.column("similarity").fill_null(-1).to_numpy()
-        _require_similarity(reason, similarity, work, config.threshold, where)
+        _require_similarity(reason, similarity, work, threshold, where)
         here = work == 0
         own.append(np.column_stack([gone[here] + first, ordinals.ordinals(survivor[here])]))
         is_near = np.array([entry == NEAR for entry in reason], bool)
@@ -156,7 +156,7 @@ def prove_ledger(corpus: Corpus, decide: Folder, manifest: dict[str, Any]) -> tu
     )
     detail = f"{number(sum(reasons.values()), 'row')}, one for each removed document and none for a kept one"
     if reasons[NEAR]:
-        detail += f"; {number(reasons[NEAR], 'near-duplicate')} at similarity {config.threshold:g} or more"
+        detail += f"; {number(reasons[NEAR], 'near-duplicate')} at similarity {threshold:g} or more"
     return value, detail
 
 
@@ -207,7 +207,7 @@ def _require_similarity(
 
 def prove_clusters(corpus: Corpus, decide: Folder, manifest: dict[str, Any], ledger: Ledger) -> tuple[bool, str]:
     """Survivors are themselves kept; cluster_size = 1 + ledger rows that name the document; the sums meet."""
-    keep_none = corpus.config.keep_none
+    keep_none = isinstance(corpus.config, DedupConfig) and corpus.config.keep_none
     survivor_kept = ledger.keep[ledger.survivor]
     wrong = survivor_kept if keep_none else ~survivor_kept
     if wrong.any():

@@ -1,7 +1,7 @@
 import pytest
 
 from taojin.core.errors import InputError
-from taojin.dedup.decide import Corpus
+from taojin.core.sidecars import Corpus
 from taojin.naming import find_document
 from taojin.opened import open_work, place_of
 from tests import jobs
