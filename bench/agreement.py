@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +32,11 @@ from taojin.quality.rules import Judgement, Preset, judge, load_presets
 from taojin.quality.segment import Segmenter, choose_segmenter
 from taojin.quality.signals import HEURISTIC_SIGNALS
 
+Names: TypeAlias = NDArray[np.object_]
+
 # datatrove takes seconds for a book, and a few books would be the whole sample.
 LONGEST = 50_000
+EXAMPLES = 5
 # A few hundred documents are tens of milliseconds: more rounds than elsewhere.
 REPEAT = 10
 
@@ -66,10 +69,12 @@ FINEWEB = {
     "list_ratio": "too_many_newlines",
 }
 C4 = {"lorem_ipsum": "lorem_ipsum", "curly_bracket": "curly_brackets", "too_few_sentences": "too_few_sentences"}
+# FineWeb-2 has these off; fineweb2-cmn.dup_line_chars is FineWeb's.
+_OFF = ("dup_para_frac", "dup_para_char_frac", "dup_line_char_frac")
 # By language: datatrove's filters in the order of the chain, with our preset and the reasons of each.
 CHAINS: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
     "zh": {
-        "GopherRepetitionFilter": ("fineweb2-cmn", REPETITION),
+        "GopherRepetitionFilter": ("fineweb2-cmn", {k: v for k, v in REPETITION.items() if k not in _OFF}),
         "FineWebQualityFilter": ("fineweb2-cmn", FINEWEB),
         "GopherQualityFilter": ("fineweb2-cmn", GOPHER),
     },
@@ -115,7 +120,8 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     agreement: list[dict[str, Any]] = []
     for language, filters in CHAINS.items():
-        texts = batches(pq.read_table(options.input / f"{language}.parquet"))
+        table = pq.read_table(options.input / f"{language}.parquet")
+        texts, ids = batches(table), np.array(table["id"].to_pylist(), object)
         presets = load_presets(dict.fromkeys(preset for preset, _ in filters.values()))
         dropped = ~np.array(peer[language]["kept"])
         seconds = peer[language]["cpu_seconds"]
@@ -128,15 +134,15 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
             row = {**common, "name": f"our chain, {words}", "cpu_seconds": best_seconds(work, REPEAT)}
             rows.append({**row, "dropped": float(ours.mean()), "times_peer": seconds / row["cpu_seconds"]})
             here = {"language": language, "words": words}
-            agreement.append({**here, **agree("the whole chain", ours, dropped)})
+            agreement.append({**here, **agree("the whole chain", ids, ours, dropped)})
             for name, (preset, reasons) in filters.items():
-                found = by_rule(name, preset, reasons, peer[language]["reasons"][name], judgement)
+                found = by_rule(name, ids, preset, reasons, peer[language]["reasons"][name], judgement)
                 agreement += [{**here, **line} for line in found]
     return {"rows": rows, "agreement": agreement}
 
 
 def by_rule(
-    name: str, preset: str, reasons: dict[str, str], verdicts: list[str | None], judgement: Judgement
+    name: str, ids: Names, preset: str, reasons: dict[str, str], verdicts: list[str | None], judgement: Judgement
 ) -> Iterator[dict[str, Any]]:
     """A filter as a whole, then its rules, each over the documents of which datatrove's verdict on it is known: those
     that no earlier rule of the filter drops."""
@@ -151,16 +157,19 @@ def by_rule(
         if f"{preset}.{rule}" in judgement.reasons
     }
     fails_one = np.asarray(judgement.failed[list(numbers.values())].any(axis=0))
-    yield agree(name, fails_one, places < len(order))
+    yield agree(name, ids, fails_one, places < len(order))
     for place, number in numbers.items():
         known = places >= place
-        yield agree(f"{name}: {reasons[order[place]]}", judgement.failed[number][known], places[known] == place)
+        ours = judgement.failed[number][known]
+        yield agree(f"{name}: {reasons[order[place]]}", ids[known], ours, places[known] == place)
 
 
-def agree(rule: str, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> dict[str, Any]:
-    same = int(np.count_nonzero(ours == theirs))
+def agree(rule: str, ids: Names, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> dict[str, Any]:
+    """How many documents each drops, how many verdicts are the same, and the ids of the first few that are not."""
+    other = np.flatnonzero(ours != theirs)
     return {
-        "rule": rule, "documents": len(ours), "theirs": int(theirs.sum()), "ours": int(ours.sum()), "same": same,
+        "rule": rule, "documents": len(ours), "theirs": int(theirs.sum()), "ours": int(ours.sum()),
+        "same": len(ours) - len(other), "other": ids[other[:EXAMPLES]].tolist(),
     }  # fmt: skip
 
 

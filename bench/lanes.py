@@ -365,6 +365,97 @@ def _peer(context: Context, name: str, script: str, requirements: str, corpus_na
     return row
 
 
+# ---- quality ---------------------------------------------------------------------------------------------------------
+
+
+def quality_lane(context: Context) -> list[Row]:
+    """Signals, rules and what else `taojin quality` measures: alone, in the scan, beside datatrove, as a command."""
+    name = "dev" if context.full else "sub"
+    folder = _fresh("quality")
+    rows = []
+    for part, measured in (
+        ("kernels", _quality_kernels),
+        ("scan", _quality_scan),
+        ("datatrove's chain", _quality_peer),
+        ("taojin quality", _quality_command),
+    ):
+        try:
+            rows += measured(context, name, folder)
+        except (PeerError, RuntimeError) as error:
+            rows.append(Row(lane="quality", name=part, corpus=name, reason=str(error)))
+    shutil.rmtree(folder)
+    return rows
+
+
+def _quality_kernels(context: Context, name: str, folder: Path) -> list[Row]:
+    child: list[str | Path] = [sys.executable, "-m", "bench.quality", "kernels", "--input", context.folder(name)]
+    return _told(name, *run("quality kernels", [*child, "--questions", context.corpus.parent / "eval"]))
+
+
+def _quality_scan(context: Context, name: str, folder: Path) -> list[Row]:
+    child: list[str | Path] = [sys.executable, "-m", "bench.quality", "scan", "--input", context.folder(name)]
+    return _told(name, *run("quality scan", [*child, "--work", folder / "scan"]))
+
+
+def _told(name: str, usage: Usage, calibration: tuple[float, float]) -> list[Row]:
+    """The rows that a child printed; what they hold beside speed goes to `extra`."""
+    rows = []
+    for told in json.loads(usage.stdout)["rows"]:
+        row = Row(lane="quality", name=told.pop("name"), corpus=told.pop("corpus", name), peak_mb=usage.peak_mb)
+        row.text_mb, row.cpu_seconds = told.pop("text_bytes", 0) / 1e6, told.pop("cpu_seconds", 0.0)
+        row.reason, row.calibration, row.extra = told.pop("reason", ""), calibration, told
+        rows.append(row)
+    return rows
+
+
+def _quality_peer(context: Context, name: str, folder: Path) -> list[Row]:
+    """datatrove's chains and ours on the same few hundred documents."""
+    python = peers_python(
+        "peers-venv", PEERS / "requirements.txt", f"python{sys.version_info.major}.{sys.version_info.minor}"
+    )
+    child: list[str | Path] = [sys.executable, "-m", "bench.agreement"]
+    chosen, result = folder / "sample", folder / "datatrove.json"
+    some: list[str | Path] = ["--documents", "300" if context.full else "100", "--output", chosen]
+    run("quality sample", [*child, "sample", "--input", context.folder(name), *some])
+    script: list[str | Path] = [python, PEERS / "datatrove_quality.py", "--input", chosen, "--result", result]
+    run("quality datatrove", [*script, "--work", folder / "peer"])
+    usage, calibration = run("quality compare", [*child, "compare", "--input", chosen, "--peer", result])
+    rows = _told(name, usage, calibration)
+    rows[0].extra["agreement"] = json.loads(usage.stdout)["agreement"]
+    return rows
+
+
+def _quality_command(context: Context, name: str, folder: Path) -> list[Row]:
+    """`taojin quality --report-only` without Ray, and the floor: reading the text column of the same shards."""
+    inputs = context.folder(name)
+    few = folder / "few"
+    few.mkdir()
+    table = pq.read_table(corpus.parquet_shards(inputs)[0])
+    # From all over the shard, so that Chinese is among them.
+    pq.write_table(table.take(np.linspace(0, len(table) - 1, 20).astype(np.int64)), few / "a.parquet")
+    text_mb = corpus.text_bytes(inputs)[1] / 1e6
+    child: list[str | Path] = [sys.executable, "-m", "bench.floor", "--mode", "read", "--input", inputs]
+    usage, calibration = run("quality floor", child)
+    floor = _row("quality", "floor: read the text column", name, text_mb, usage, calibration)
+    floor.startup_seconds = usage.cpu_seconds - json.loads(usage.stdout)["cpu_seconds"]
+    rows = [floor]
+    preset = "taojin-zh" if (corpus.ROOT / "quality" / "presets" / "taojin-zh.yaml").is_file() else "gopher"
+    for words in ("symbols", "jieba"):
+        flags = ("--preset", preset, "--words", words, "--num-cpus", "0", "--report-only", "--quiet", "--json")
+        startup = 0.0
+        for shards in (few, few, inputs):
+            work = _fresh("quality-work")
+            command: list[str | Path] = [TAOJIN, "quality", "--input", shards, "--work", work / "work", *flags]
+            usage, calibration = run(f"taojin quality, {words}, on {shards.name}", command)
+            startup = usage.cpu_seconds if shards is few else startup
+        row = _row("quality", f"taojin quality --preset {preset} --words {words}", name, text_mb, usage, calibration)
+        row.startup_seconds = startup
+        row.extra["counts"] = json.loads(usage.stdout)
+        rows.append(row)
+    shutil.rmtree(RUNS / "quality-work")
+    return rows
+
+
 LANES: dict[str, Callable[[Context], list[Row]]] = {
     "kernel": kernel_lane,
     "floor": floor_lane,
@@ -372,4 +463,5 @@ LANES: dict[str, Callable[[Context], list[Row]]] = {
     "dedup": dedup_lane,
     "decide": decide_lane,
     "peers": peers_lane,
+    "quality": quality_lane,
 }

@@ -67,7 +67,8 @@ HAN_LANGUAGES = ("zh", "cmn", "yue", "wuu", "lzh")
 
 # For Chinese of every kind, prose, verse and classical. Left out on purpose: whatever judges the layout of verse or the
 # punctuation of old editions (terminal_line_share, mean_line_length, short_line_share, newlines_per_word,
-# punctuation_share), modern stop words (Classical Chinese has others), length alone, and Traditional or Simplified.
+# punctuation_share), code (curly_brackets, javascript_lines), modern stop words (Classical Chinese has others), length
+# alone, and Traditional or Simplified.
 CHINESE_TARGETS = (
     # Broken text. A clean reference has none of it, hence the limits: one character in a hundred is a broken file, one
     # in a million is not.
@@ -85,11 +86,11 @@ CHINESE_TARGETS = (
     Target("too_many_lenticular_brackets", "lenticular_share", "high", 0.02, NOT_TINY),
     Target("too_few_letters_and_digits", "alnum_share", "low", None, NOT_TINY),
     Target("too_few_chinese_characters", "han_share", "low", None, NOT_TINY, HAN_LANGUAGES),
-    Target("word_too_long", "longest_word", "high", 100, note="keys, encoded data, addresses without end"),
+    Target("word_too_long", "longest_word", "high", 1000, note="keys, encoded data, addresses without end"),
     # Vocabulary. Distinct characters grow more slowly than the text, so long texts have small shares; MAP-CC, whose
-    # rule this is, keeps nothing longer than 10,000 characters.
+    # rules and limit of entropy these are, keeps nothing longer than 10,000 characters.
     Target("too_few_distinct_characters", "unique_char_share", "low", None, Clause(signal="chars", above=10_000)),
-    Target("too_little_entropy", "unigram_entropy", "low", None, NOT_SHORT),
+    Target("too_little_entropy", "unigram_entropy", "low", 3, NOT_SHORT),
     # Repeated units and sequences. Limits: Gopher's (arXiv:2112.11446, table A1); 0.1 is its strictest for sequences.
     Target("dup_lines", "dup_line_share", "high", 0.3, NOT_SHORT),
     Target("dup_line_chars", "dup_line_char_share", "high", 0.2, NOT_SHORT),
@@ -104,10 +105,8 @@ CHINESE_TARGETS = (
     Target("too_many_readmore_lines", "readmore_line_share", "high", 0.1, FEW_LINES),
     Target("too_many_ellipsis_lines", "ellipsis_line_share", "high", 0.1, FEW_LINES),
     Target("too_many_bullet_lines", "bullet_line_share", "high", 0.5, FEW_LINES),
-    Target("javascript_lines", "javascript_lines", "high", 2),
     Target("policy_lines", "policy_lines", "high", 2),
     Target("lorem_ipsum", "lorem_ipsum", "high", 0),
-    Target("curly_brackets", "curly_brackets", "high", 10),
 )
 
 

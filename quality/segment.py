@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from taojin.core.errors import ConfigError, InvariantError
 from taojin.core.jit import inlined, kernel
 from taojin.quality.signals import INDEX
-from taojin.quality.words import SPACE_CLASS, WordTables, describe_words
+from taojin.quality.word_tables import SPACE, WordTables
+from taojin.quality.words import describe_words
 
 # A sentence is rarely above 100 characters; the segmenters' tables take some 200 bytes a character.
 LONGEST_RUN = 2000
@@ -252,7 +253,7 @@ def place_words(
             k += _1
         elif c >= _ASCII:
             i += _1
-            if classes[c] & SPACE_CLASS != np.uint32(0):
+            if classes[c] & SPACE != np.uint32(0):
                 continue
         elif _is_alnum(c):
             while i < stop and _is_alnum(code_points[i]):
@@ -268,7 +269,7 @@ def place_words(
                 i += _1
         else:
             i += _1
-            if classes[c] & SPACE_CLASS != np.uint32(0):
+            if classes[c] & SPACE != np.uint32(0):
                 continue
         starts[num] = np.uint32(start)
         ends[num] = np.uint32(i)
@@ -278,13 +279,13 @@ def place_words(
 
 @inlined
 def _is_digit(c: np.uint32) -> bool:
-    return c >= np.uint32(0x30) and c <= np.uint32(0x39)
+    return bool(c >= np.uint32(0x30) and c <= np.uint32(0x39))
 
 
 @inlined
 def _is_alnum(c: np.uint32) -> bool:
     letter = c & np.uint32(0xFFFFFFDF)
-    return (c >= np.uint32(0x30) and c <= np.uint32(0x39)) or (letter >= np.uint32(0x41) and letter <= np.uint32(0x5A))
+    return _is_digit(c) or bool(letter >= np.uint32(0x41) and letter <= np.uint32(0x5A))
 
 
 @inlined

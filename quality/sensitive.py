@@ -383,7 +383,7 @@ class SensitiveMatcher:
             from ahocorasick_rs import BytesAhoCorasick, MatchKind
         except ImportError:
             raise ConfigError(
-                "--sensitive: expected the package ahocorasick_rs, found none; run: pip install 'taojin[quality]'"
+                "--sensitive: expected the package ahocorasick_rs, found none; run: pip install ahocorasick-rs"
             ) from None
 
         def automaton(folded: Sequence[bytes]) -> tuple[Any, int]:

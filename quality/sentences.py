@@ -40,6 +40,8 @@ _TERMINAL = np.uint32(c.TERMINAL)
 _CLOSING = np.uint32(c.CLOSING)
 _BULLET = np.uint32(c.BULLET)
 _LINE_BREAK = np.uint32(c.LINE_BREAK)
+_MAY_FOLLOW_END = np.uint32(c.SPACE | c.PUNCTUATION | c.TERMINAL | c.CLOSING | c.ALONE | c.UPPER)
+_MAY_JOIN_STOPS = np.uint32(c.PUNCTUATION | c.TERMINAL | c.CLOSING)
 _NONE = np.uint32(0)
 _FULL_STOP = np.uint32(0x2E)
 _WIDE_FULL_STOP = np.uint32(0xFF0E)
@@ -237,6 +239,15 @@ def _end_of_stops(
     code_points: NDArray[np.uint32], i: np.uint64, count: np.uint64, line_start: np.uint64, table: NDArray[np.uint32]
 ) -> tuple[bool, np.uint64]:
     """(whether a sentence ends there, the end of the run) for the run of final and closing marks that begins at i."""
+    if (
+        code_points[i] >= _U32(0x80)
+        and table[code_points[i]] & _STOP
+        and code_points[i] != _WIDE_FULL_STOP
+        and i + _1 < count
+        and not table[code_points[i + _1]] & _MAY_JOIN_STOPS
+    ):
+        # The commonest of all: 。 and a character of the next sentence.
+        return True, i + _1
     ends = False
     anywhere = False
     only_quotes = code_points[i] == _FULL_STOP
@@ -402,6 +413,10 @@ def measure_sentences(
             flags = table[code_points[i]]
         if flags & _TERMINAL:
             if i < passed:
+                continue
+            after = table[code_points[i + _1]] if i + _1 < size else _LINE_BREAK
+            if after & _LINE_BREAK or (code_points[i] < _U32(0x80) and not after & _MAY_FOLLOW_END):
+                # The line ends it; or a stop inside a word or number.
                 continue
             ends, end = _end_of_stops(code_points, i, size, line_start, table)
             passed = end

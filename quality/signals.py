@@ -74,9 +74,9 @@ LINE_SIGNALS = (
     Signal("c4_sentences_any_end", "the same without its rule on final punctuation"),
 )
 WORD_SIGNALS = (
-    Signal("symbols", "characters of scripts without spaces, and runs of other letters and digits"),
-    Signal("words", "words"),
-    Signal("words_and_marks", "words and punctuation marks"),
+    Signal("symbols", "characters of scripts without spaces, and runs of other letters and numbers"),
+    Signal("words", "words: all but what is punctuation alone, as datatrove lists punctuation"),
+    Signal("words_and_marks", "words and punctuation marks; a row of dots is one mark"),
     Signal("mean_word_length", "characters of a word"),
     Signal("longest_word", "characters of the longest word"),
     Signal("alpha_word_share", "words with at least one letter, of words and marks"),

@@ -34,7 +34,7 @@ def _trail_kinds() -> tuple[set[str], set[str]]:
     """(telling ones, ones that also close words): what a byte 0x80…0xBF reads as in Windows-1252 and in Latin-1."""
     read = {bytes([byte]).decode(code, "ignore") for byte in range(0x80, 0xC0) for code in ("cp1252", "latin-1")} - {""}
     good = {a for a in read if a.isalpha() and a not in "ªºˆ" and a != "µ"}
-    good |= set("\xa0»–—‘’‚“”„†‡•…‰‹›™")
+    good |= set("\xa0»–—‘’‚“”„†•…‹›™")
     return read - good, good
 
 

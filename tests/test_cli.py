@@ -13,10 +13,19 @@ import yaml
 from taojin import cli, pipeline
 from taojin.cli import USAGE, parse
 from taojin.dedup.config import DedupConfig
+from taojin.jobs import DedupJob
+from taojin.quality.rules import built_in_presets
+from taojin.quality.signals import HEURISTIC_SIGNALS, Signal
 from tests.jobs import ENVIRONMENT, ROOT, make_corpus, taojin, write_texts
 
 COMMANDS = re.findall(r"^  (\w+)  ", USAGE, re.MULTILINE)
-FLAGS = ["--" + name.replace("_", "-") for name in DedupConfig.model_fields]
+FLAGS = ["--" + name.replace("_", "-") for name in DedupJob.model_fields]
+# Flags that other commands have beside those.
+FURTHER = {
+    "quality": ["--preset", "--mode", "--signal-columns"],
+    "calibrate": ["--template", "--quantile", "--keep", "--per-language"],
+    "fit": ["--good", "--bad", "--bits", "--max-symbols", "--max-documents", "--held-out", "--seed"],
+}
 # One value for each field, none of them the default.
 SETTINGS: dict[str, Any] = {
     "input": ["a b.parquet", "s3://bucket/数据"],
@@ -29,6 +38,7 @@ SETTINGS: dict[str, Any] = {
     "max_document_mb": 0.5,
     "unit_mb": 64,
     "skip_bad_units": True,
+    "repair": True,
     "sketch": "datasketch",
     "num_hashes": 64,
     "ngram": 4,
@@ -160,7 +170,7 @@ def test_no_command_shows_the_usage_with_status_2() -> None:
 def test_help_lists_the_commands(flag: str) -> None:
     outcome = taojin(flag)
     assert outcome.status == 0
-    assert {"dedup", "plan", "explain", "check"} <= set(COMMANDS)
+    assert {"dedup", "quality", "calibrate", "fit", "plan", "explain", "check"} <= set(COMMANDS)
     assert outcome.out.strip() == USAGE
 
 
@@ -178,7 +188,13 @@ def test_every_command_has_help(command: str) -> None:
 def test_the_help_of_dedup_explains_every_flag() -> None:
     text = taojin("dedup", "--help").out
     assert not [flag for flag in [*FLAGS, "--json"] if flag not in text]
-    assert not [name for name, field in DedupConfig.model_fields.items() if not field.description]
+    assert not [name for name, field in DedupJob.model_fields.items() if not field.description]
+
+
+@pytest.mark.parametrize("command", FURTHER)
+def test_the_help_of_other_commands_explains_their_flags(command: str) -> None:
+    text = taojin(command, "--help").out
+    assert not [flag for flag in FURTHER[command] if flag not in text]
 
 
 def test_the_version_is_printed() -> None:
@@ -276,6 +292,24 @@ def test_every_flag_of_dedup_is_documented(flag: str) -> None:
     assert re.search(rf"{flag}(?![\w-])", documentation())
 
 
+@pytest.mark.parametrize("flag", sorted({flag for flags in FURTHER.values() for flag in flags}))
+def test_every_flag_of_the_other_commands_is_documented(flag: str) -> None:
+    assert re.search(rf"{flag}(?![\w-])", documentation())
+
+
+@pytest.mark.parametrize("signal", HEURISTIC_SIGNALS, ids=lambda signal: signal.name)
+def test_every_signal_is_documented_in_its_own_words(signal: Signal) -> None:
+    assert f"| `{signal.name}` | {signal.meaning} |" in documentation()
+
+
+@pytest.mark.parametrize("preset", built_in_presets())
+def test_every_preset_is_documented(preset: str) -> None:
+    family, _, language = preset.partition("-")
+    assert f"`{preset}`" in documentation() or (
+        f"`{family}-" in documentation() and f"`-{language}`" in documentation()
+    )
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_documented(command: str) -> None:
     assert f"taojin {command}" in documentation()
@@ -284,7 +318,12 @@ def test_every_command_is_documented(command: str) -> None:
 def test_no_flag_is_documented_that_is_not_there() -> None:
     """Flags of other commands and of other programs' commands lines aside: those written as `taojin dedup … --flag`."""
     lines = documentation().replace("\\\n", " ").splitlines()
-    used = {flag for line in lines if "taojin dedup" in line for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", line)}
+    used = {
+        flag
+        for line in lines
+        if re.search(r"^ *taojin dedup", line)
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", line)
+    }
     ray = {"--working-dir"}
     switches = {f"--no-{flag[2:]}" for flag in FLAGS}
     assert not used - {*FLAGS, *switches, *ray, "--json", "--config", "--help"}

@@ -27,7 +27,8 @@ from taojin.quality.segment import (
     word_lengths,
 )
 from taojin.quality.signals import INDEX
-from taojin.quality.words import HAS_LETTER, IS_MARK, load_word_tables
+from taojin.quality.word_tables import load_word_tables
+from taojin.quality.words import HAS_LETTER, IS_MARK
 from tests import naive_words
 from tests.jobs import ROOT, SHARED
 from tests.test_words import PEERS, code_points_of, dev_documents, peers
@@ -234,7 +235,7 @@ json.dump(rows, sys.stdout)
 STOP_WORDS = {*"的年在月是和日了於·為有被人中为他與後也而由"}
 
 
-def verdicts(marks: int, words: int, characters: int, alpha: int, stop_words: int, text: str) -> dict[str, bool]:
+def verdicts(text: str, marks: int, words: int, characters: int, alpha: int, stop_words: int) -> dict[str, bool]:
     """FineWeb-2's cmn_Hani.yml, the rules that count words."""
     mean = characters / max(words, 1)
     num = max(marks, 1)
@@ -260,9 +261,9 @@ def test_chinese_documents_have_the_word_counts_and_verdicts_of_datatrove() -> N
         words, _, flags = run_segmenter(segmenter, text)
         kept = [word for word, flag in zip(words, flags, strict=True) if not flag & IS_MARK]
         alpha = sum(flag & HAS_LETTER != 0 for flag in flags)
-        mine = verdicts(len(words), len(kept), sum(map(len, kept)), alpha, len(STOP_WORDS & set(words)), text)
+        mine = verdicts(text, len(words), len(kept), sum(map(len, kept)), alpha, len(STOP_WORDS & set(words)))
         close += abs(len(words) - row[0]) <= 0.01 * row[0]
-        theirs = verdicts(*row, text)  # type: ignore[arg-type,misc]
+        theirs = verdicts(text, *row)
         differ.update(rule for rule, holds in mine.items() if holds != theirs[rule])
     assert close >= 0.98 * len(documents)
     assert all(times <= 0.01 * len(documents) for times in differ.values()), json.dumps(differ)
