@@ -26,8 +26,6 @@ from taojin.quality.signals import HEURISTIC_SIGNALS
 from taojin.quality.stop_words import StopTable, stop_table
 from taojin.quality.words import WordTables, describe_words, load_word_tables, measure_words, split_words
 
-_is_chinese = kernel(is_chinese)
-
 
 class Tables(NamedTuple):
     """What kernels look up."""
@@ -120,7 +118,7 @@ def _measure_documents(
         measure_layout(
             room.code_points, count, tables.characters, layout.prefix, layout.marks, layout.feeds, layout.keys, values_S
         )
-        if segmented and _is_chinese(values_S):
+        if segmented and is_chinese(values_S):
             written += gather_runs(room.code_points, count, LONGEST_RUN, runs[written:])
             run_ends_D[d] = written
         else:

@@ -182,9 +182,10 @@ def _cache_folder() -> Path | None:
     return folder if mine and os.access(folder, os.W_OK) else None
 
 
+@kernel
 def is_chinese(values_S: NDArray[np.float32]) -> bool:
     """Whether a document is segmented: Chinese characters at least 20 % of what is not white space, kana under 5 %."""
-    visible = 1.0 - float(values_S[_WHITESPACE_SHARE])
+    visible = 1.0 - values_S[_WHITESPACE_SHARE]
     if visible <= 0.0:
         return False
     return bool(values_S[_HAN_SHARE] >= MIN_HAN_SHARE * visible and values_S[_KANA_SHARE] < MAX_KANA_SHARE * visible)

@@ -304,10 +304,9 @@ def test_every_signal_is_documented_in_its_own_words(signal: Signal) -> None:
 
 @pytest.mark.parametrize("preset", built_in_presets())
 def test_every_preset_is_documented(preset: str) -> None:
+    text = documentation()
     family, _, language = preset.partition("-")
-    assert f"`{preset}`" in documentation() or (
-        f"`{family}-" in documentation() and f"`-{language}`" in documentation()
-    )
+    assert f"`{preset}`" in text or (f"`{family}-" in text and f"`-{language}`" in text)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -318,12 +317,8 @@ def test_every_command_is_documented(command: str) -> None:
 def test_no_flag_is_documented_that_is_not_there() -> None:
     """Flags of other commands and of other programs' commands lines aside: those written as `taojin dedup … --flag`."""
     lines = documentation().replace("\\\n", " ").splitlines()
-    used = {
-        flag
-        for line in lines
-        if re.search(r"^ *taojin dedup", line)
-        for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", line)
-    }
+    lines = [line for line in lines if re.search(r"^ *taojin dedup", line)]
+    used = {flag for line in lines for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", line)}
     ray = {"--working-dir"}
     switches = {f"--no-{flag[2:]}" for flag in FLAGS}
     assert not used - {*FLAGS, *switches, *ray, "--json", "--config", "--help"}
