@@ -442,14 +442,15 @@ def _quality_command(context: Context, name: str, folder: Path) -> list[Row]:
     preset = "taojin-zh" if (corpus.ROOT / "quality" / "presets" / "taojin-zh.yaml").is_file() else "gopher"
     for words in ("symbols", "jieba"):
         flags = ("--preset", preset, "--words", words, "--num-cpus", "0", "--report-only", "--quiet", "--json")
-        startup = 0.0
-        for shards in (few, few, inputs):
+        usages = []
+        # Twice: what is new to the compiler's cache is in the first run.
+        for shards in (few, few, inputs, inputs):
             work = _fresh("quality-work")
             command: list[str | Path] = [TAOJIN, "quality", "--input", shards, "--work", work / "work", *flags]
-            usage, calibration = run(f"taojin quality, {words}, on {shards.name}", command)
-            startup = usage.cpu_seconds if shards is few else startup
+            usages.append(run(f"taojin quality, {words}, on {shards.name}", command))
+        usage, calibration = min(usages[2:], key=lambda pair: pair[0].cpu_seconds)
         row = _row("quality", f"taojin quality --preset {preset} --words {words}", name, text_mb, usage, calibration)
-        row.startup_seconds = startup
+        row.startup_seconds = min(pair[0].cpu_seconds for pair in usages[:2])
         row.extra["counts"] = json.loads(usage.stdout)
         rows.append(row)
     shutil.rmtree(RUNS / "quality-work")

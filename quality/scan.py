@@ -57,43 +57,30 @@ def signals_schema(config: QualityConfig) -> pa.Schema:
     return pa.schema(fields)
 
 
-class SignalAnalysis:
-    """One unit's signals."""
+class Measurer:
+    """Everything that is measured of a batch of texts; one for each unit, not for two threads at once."""
 
-    def __init__(self, analyzer: SignalAnalyzer, work: Folder, unit: int, stack: ExitStack) -> None:
+    def __init__(self, analyzer: SignalAnalyzer) -> None:
         self.config = config = analyzer.config
-        self.name = f"{unit_name(unit)}.arrow"
         self.schema = signals_schema(config)
-        self.folders = {"signals": work.child("signals")}
-        if analyzer.questions is not None:
-            self.folders["hits"] = work.child("hits")
-        self.sinks: dict[str, Sink] = {
-            kind: stack.enter_context(folder.create(self.name)) for kind, folder in self.folders.items()
-        }
-        self.finder = None
-        if analyzer.questions is not None:
-            self.finder = Finder(analyzer.questions)
-            self.hits = stack.enter_context(pa.ipc.new_file(self.sinks["hits"], HITS_SCHEMA))
+        self.finder = Finder(analyzer.questions) if analyzer.questions is not None else None
         self.matcher = SensitiveMatcher(analyzer.lists) if analyzer.lists else None
         self.segmenter = config.open_segmenter()
         self.models = config.open_models()
-        self.writer = stack.enter_context(pa.ipc.new_file(self.sinks["signals"], self.schema))
-        self.held: list[pa.RecordBatch] = []
-        self.held_rows = 0
 
-    def add(self, batch: Batch, first_row: int) -> dict[str, pa.Array]:
-        texts = batch.rows.column(self.config.text_column)
-        matrix = measure_array(texts, batch.status, self.segmenter)
+    def measure(self, texts: pa.LargeStringArray, status: NDArray[np.uint8]) -> tuple[pa.RecordBatch, pa.Table | None]:
+        """(signals, a row per text; HITS_SCHEMA, if questions are looked for). Marks in `status` what has none."""
+        matrix = measure_array(texts, status, self.segmenter)
         values = {signal.name: matrix[number] for number, signal in enumerate(HEURISTIC_SIGNALS)}
         # What cannot be judged is not looked at again; nulls cost nothing.
-        readable = batch.status <= BLANK
+        readable = status <= BLANK
         if not readable.all():
             texts = pc.if_else(pa.array(readable), texts, pa.scalar(None, texts.type))
         columns: dict[str, pa.Array] = {}
         if self.config.language:
             from taojin.quality.language import identify_array
 
-            found = identify_array(texts, batch.status)
+            found = identify_array(texts, status)
             columns["language"] = found.names_array()
             values["language_score"] = found.score
         for model in self.models:
@@ -104,43 +91,69 @@ class SignalAnalysis:
             from taojin.quality.personal import count_personal
 
             values |= {f"personal_{kind}": count.astype(np.float32) for kind, count in count_personal(texts).items()}
+        hits = None
         if self.finder is not None:
-            values |= self._contamination(texts, first_row)
+            hits = self.finder.find(texts, min_runs=self.config.contamination_runs, min_share=ENOUGH_SHARE)
+            values |= contamination(texts, hits, [counts.name for counts in self.finder.questions.sets])
         columns |= {name: pa.array(value) for name, value in values.items()}
-        self.held.append(pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema))
+        arrays = [columns[name] for name in self.schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema), hits
+
+
+def contamination(texts: pa.LargeStringArray, hits: pa.Table, sets: list[str]) -> dict[str, NDArray[np.float32]]:
+    """contamination_<set>: the most runs that a document shares with one question of the set; contamination_left: the
+    share of its bytes that would be left if the questions were cut out."""
+    documents, runs = hits.column("document").to_numpy(), hits.column("runs").to_numpy()
+    found_in = hits.column("set").to_numpy()
+    values = {}
+    for name in sets:
+        most = np.zeros(len(texts), np.float32)
+        chosen = found_in == name
+        np.maximum.at(most, documents[chosen], runs[chosen].astype(np.float32))
+        values[f"contamination_{name}"] = most
+    cuts = cut_spans(texts, hits)
+    cut_before = np.concatenate([[0], np.cumsum(cuts.end - cuts.first)])[cuts.offsets]
+    lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy()
+    values["contamination_left"] = (1 - np.diff(cut_before) / np.maximum(lengths, 1)).astype(np.float32)
+    return values
+
+
+class SignalAnalysis:
+    """One unit's signals, and what the writer needs of its questions."""
+
+    def __init__(self, analyzer: SignalAnalyzer, work: Folder, unit: int, stack: ExitStack) -> None:
+        self.measurer = Measurer(analyzer)
+        self.text_column = analyzer.config.text_column
+        self.name = f"{unit_name(unit)}.arrow"
+        kinds = ("signals", "hits") if analyzer.questions is not None else ("signals",)
+        self.folders = {kind: work.child(kind) for kind in kinds}
+        self.sinks: dict[str, Sink] = {
+            kind: stack.enter_context(folder.create(self.name)) for kind, folder in self.folders.items()
+        }
+        schemas = {"signals": self.measurer.schema, "hits": HITS_SCHEMA}
+        self.writers = {
+            kind: stack.enter_context(pa.ipc.new_file(sink, schemas[kind])) for kind, sink in self.sinks.items()
+        }
+        self.held: list[pa.RecordBatch] = []
+        self.held_rows = 0
+
+    def add(self, batch: Batch, first_row: int) -> dict[str, pa.Array]:
+        texts = batch.rows.column(self.text_column)
+        signals, hits = self.measurer.measure(texts, batch.status)
+        if hits is not None and len(hits):
+            rows = pa.array(hits.column("document").to_numpy() + first_row)
+            self.writers["hits"].write_table(hits.set_column(0, HITS_SCHEMA.field(0), rows))
+            self.sinks["hits"].rows += len(hits)
+        self.held.append(signals)
         self.held_rows += len(texts)
         if self.held_rows >= SIDECAR_ROWS:
             self._write_held()
         self.sinks["signals"].rows = first_row + len(texts)
-        return {"chars": pa.array(values["chars"].astype(np.uint32))}
-
-    def _contamination(self, texts: pa.LargeStringArray, first_row: int) -> dict[str, NDArray[np.float32]]:
-        """contamination_<set>: the most runs that a document shares with one question of the set; contamination_left:
-        the share of its bytes that would be left if the questions were cut out."""
-        assert self.finder is not None
-        hits = self.finder.find(texts, min_runs=self.config.contamination_runs, min_share=ENOUGH_SHARE)
-        cuts = cut_spans(texts, hits)
-        sets = hits.column("set").to_numpy()
-        documents, runs = hits.column("document").to_numpy(), hits.column("runs").to_numpy()
-        values = {}
-        for counts in self.finder.questions.sets:
-            most = np.zeros(len(texts), np.float32)
-            chosen = sets == counts.name
-            np.maximum.at(most, documents[chosen], runs[chosen].astype(np.float32))
-            values[f"contamination_{counts.name}"] = most
-        lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy()
-        gone = np.add.reduceat(np.append(cuts.end - cuts.first, 0), cuts.offsets[:-1])
-        gone[cuts.offsets[:-1] == cuts.offsets[1:]] = 0
-        values["contamination_left"] = (1 - gone / np.maximum(lengths, 1)).astype(np.float32)
-        if len(hits):
-            shifted = pa.array(documents + first_row)
-            self.hits.write_table(hits.set_column(0, HITS_SCHEMA.field(0), shifted))
-            self.sinks["hits"].rows += len(hits)
-        return values
+        return {"chars": signals.column("chars").cast(pa.uint32())}
 
     def _write_held(self) -> None:
         if self.held:
-            self.writer.write_table(pa.Table.from_batches(self.held).combine_chunks())
+            self.writers["signals"].write_table(pa.Table.from_batches(self.held).combine_chunks())
         self.held.clear()
         self.held_rows = 0
 

@@ -17,11 +17,11 @@ from taojin.core.corpus import COMPRESSED_RATIO, Plan, Span
 from taojin.core.reading import BATCH_BYTES
 from taojin.core.text import SYMBOLS_PER_BYTE
 from taojin.dedup.bands import RUN_ENTRIES
-from taojin.dedup.config import DedupConfig
 from taojin.dedup.exact import EXACT_BYTES
 from taojin.dedup.pairs import BLOCK_DOCUMENTS
 from taojin.dedup.sketch import sketch_words
 from taojin.frozen import fresh_plan
+from taojin.jobs import DedupJob
 from taojin.lsh import effective_threshold, layout_warnings, lsh_curve
 from taojin.plan_report import plan_lines
 from taojin.report import print_json
@@ -32,6 +32,8 @@ KEY_BYTES = 12  # key uint64 + row uint32
 # Measured on this repository's dev corpus (2026-11-30, 75,472 documents): what cannot be timed on a sample.
 DECIDE_SECONDS_PER_DOCUMENT = 8e-6  # gather, compare, judge, decisions, ledger; the sort of the keys is timed
 DECIDE_BYTES_PER_DOCUMENT = 45  # decisions, pairs, verdicts; the ledger with 10 % removed
+MEASURE_BYTES_PER_BYTE = 100  # scratch of the signal kernels, per byte of the longest document
+LANGUAGE_BYTES = 7  # a code of two or three letters and its offset
 BASE_PROCESS_BYTES = 300_000_000  # Python with pyarrow, numba and the fold table
 RAY_START_CPU_SECONDS, RAY_START_SECONDS = 12.0, 5.0
 LOCAL_START_SECONDS = 2.0
@@ -40,7 +42,7 @@ SHARE_WITH_A_DUPLICATE = 0.2
 DRIVER_BYTES_PER_DUPLICATE = 100
 
 
-class PlanConfig(DedupConfig):
+class PlanConfig(DedupJob):
     """What a run would take: documents, units, memory, disk, time, money, and the LSH curve. Flags as in dedup."""
 
     num_cpus: Annotated[int | None, Field(ge=0)] = None
@@ -136,7 +138,7 @@ def cpu_seconds(
     scale = text_bytes / max(1, sample.text_bytes)
     seconds = {what: value * scale for what, value in sample.seconds.items()}
     decide = entries * sort_seconds_per_entry() + documents * DECIDE_SECONDS_PER_DOCUMENT
-    stages = {"scan": seconds["read"] + seconds["scan"], "decide": decide}
+    stages = {"scan": seconds["read"] + seconds["scan"] + seconds["signals"], "decide": decide}
     if config.verify == "exact":
         stages["settle"] = seconds["read"] + seconds["scan"] * SHARE_WITH_A_DUPLICATE
     if not config.report_only:
@@ -160,6 +162,8 @@ def disk(config: PlanConfig, sample: Sample, documents: int, text_bytes: int, en
     """Bytes on disk: sidecars, WORK in all, OUT at most."""
     # exact hash, sketch, shingles + chars + bytes (4 each), status, id and source with their offsets
     columns = EXACT_BYTES + 8 * sketch_words(config) + 13 + sample.name_bytes + (8 if config.quality_column else 0)
+    if config.measures:
+        columns += 4 * len(config.signal_names) + LANGUAGE_BYTES
     per_document = columns + entries / max(1, documents) * KEY_BYTES
     settled = 0.0
     if config.verify == "exact":
@@ -177,6 +181,8 @@ def memory(
 ) -> dict[str, Any]:
     """Bytes of the largest task and of the driver, processes included."""
     document = max(sample.longest * (8 * SYMBOLS_PER_BYTE + 2), 0)
+    if config.measures:
+        document += sample.longest * MEASURE_BYTES_PER_BYTE
     keys = min(RUN_ENTRIES + BATCH_BYTES // 100, entries * largest_unit)
     scan = 3 * BATCH_BYTES + document + keys * KEY_BYTES * 3
     in_range = entries / plan.num_ranges

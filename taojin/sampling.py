@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from taojin.dedup.config import DedupConfig
 from taojin.dedup.exact import exact_hashes
 from taojin.dedup.pairs import buckets
 from taojin.dedup.sketch import sketch_array
+from taojin.quality.config import QualityConfig
 
 SAMPLE_SECONDS = 6.0
 SAMPLE_PLACES = 12
@@ -57,13 +58,14 @@ def measure(plan: Plan, config: DedupConfig, sample_mb: float) -> Sample:
     columns = {"read": config.reading.names_in(plan.schema.names)}
     if not config.report_only:
         columns["reread"] = plan.schema.names
-    seconds = dict.fromkeys(("read", "scan", "reread", "write"), 0.0)
+    seconds = dict.fromkeys(("read", "scan", "signals", "reread", "write"), 0.0)
     read_bytes: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     longest = seen = 0
     shares: list[tuple[float, int]] = []
     densities: list[float] = []
     _warm_up(config)
+    measurer = _measurer(config)
     started = time.monotonic()
     for shard, piece, weight in places:
         if seen and time.monotonic() - started > SAMPLE_SECONDS:
@@ -88,6 +90,9 @@ def measure(plan: Plan, config: DedupConfig, sample_mb: float) -> Sample:
         rows = _rows_of(batch, config, wanted_bytes)
         part = batch._replace(rows=batch.rows.slice(0, rows), status=batch.status[:rows].copy())
         longest = max(longest, _scan_part(part, config, columns["read"], seconds, totals))
+        if measurer is not None:
+            with _timed(seconds, "signals"):
+                measurer.measure(part.rows.column(config.text_column), part.status)
         if again := batches.get("reread"):
             totals["compressed"] += _write_part(again.rows.slice(0, rows), config, seconds)
     for what in columns:
@@ -168,6 +173,17 @@ def _warm_up(config: DedupConfig) -> None:
     sketches = sketch_array(pa.array(["热身" * 20, "warm"], pa.large_string()), config)
     keys, rows = np.empty(2 * config.bands, np.uint64), np.empty(2 * config.bands, np.uint32)
     band_keys(sketches.lanes, sketches.status, 0, config.bands, config.rows, keys, rows)
+
+
+def _measurer(config: DedupConfig) -> Any:
+    """What measures quality signals, warmed up; None where none are measured."""
+    if not isinstance(config, QualityConfig) or not config.measures:
+        return None
+    from taojin.quality.scan import Measurer, make_analyzer
+
+    measurer = Measurer(make_analyzer(config))
+    measurer.measure(pa.array(["热身" * 20, "warm"], pa.large_string()), np.zeros(2, np.uint8))
+    return measurer
 
 
 def _first_batch(plan: Plan, names: Sequence[str], config: DedupConfig) -> Batch | None:

@@ -11,9 +11,8 @@ from taojin.quality.layout import READMORE
 from taojin.quality.sentences import ABBREVIATIONS
 
 ADDRESS = re.compile(r"(?:https?://|www\.)[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]*", re.IGNORECASE | re.ASCII)
-CITATION = re.compile(r"\[[0-9]*\]|\[edit\]|\[citation needed\]")
+NUMBERED_CITATION = re.compile(r"\[[0-9]*\]")
 TRAILING_CITATIONS = re.compile(r"(?:\[[0-9]*\]|\[edit\]|\[citation needed\])+\Z")
-EMOJI_JOINER = re.compile("(?<=.)\u200d(?=.)", re.DOTALL)
 POLICY = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 
 
@@ -119,7 +118,7 @@ def repeats(parts: Iterable[str]) -> tuple[int, int]:
 
 
 def full_stop_ends(line: str, i: int) -> bool:
-    before = line[:i]
+    before = line[max(i - 16, 0) : i]
     if not before:
         return True
     if before[-1].isupper():
@@ -149,7 +148,7 @@ def sentences_of(line: str) -> list[str]:
         # The run of final, closing and joining marks.
         j = i
         while j < len(line):
-            citation = re.compile(r"\[[0-9]*\]").match(line, j)
+            citation = NUMBERED_CITATION.match(line, j)
             if citation:
                 j = citation.end()
             elif has(line[j], c.TERMINAL | c.CLOSING) or line[j] in ",:;*":
@@ -172,14 +171,14 @@ def sentences_of(line: str) -> list[str]:
             quoted = run[0] == "." and all(has(a, c.CLOSING) and a not in ")]}" for a in run[1:])
             joined = quoted and after.isupper() and line[i - 1 : i].isalpha() and not line[i - 1].isupper() and i > 0
             ends = after.isspace() or has(after, c.ALONE) or joined
-        rest = line[j:]
         if ends:
-            wordy = [k for k, a in enumerate(rest) if not (a.isspace() or unicodedata.category(a)[0] == "P")]
-            if not wordy:
+            i = j
+            while i < len(line) and (line[i].isspace() or unicodedata.category(line[i])[0] == "P"):
+                i += 1
+            if i == len(line):
                 break
             found.append(line[start:j].strip())
             start = j
-            i = j + wordy[0]
         else:
             i = j
     return [*found, line[start:].strip()] if line[start:].strip() else found
@@ -204,9 +203,10 @@ def c4_end(line: str) -> bool:
     line = TRAILING_CITATIONS.sub("", line)
     if line.endswith((".", "?", "!", '"', "'")):
         return not line.endswith("...")
-    while len(line) > 1 and not line[-1].isascii() and has(line[-1], c.CLOSING):
-        line = line[:-1]
-    return line.endswith(("……", "⋯⋯")) or (line != "" and has(line[-1], c.STOP))
+    end = len(line)
+    while end > 1 and not line[end - 1].isascii() and has(line[end - 1], c.CLOSING):
+        end -= 1
+    return line.endswith(("……", "⋯⋯"), 0, end) or (line != "" and has(line[end - 1], c.STOP))
 
 
 def ends_in_readmore(line: str) -> bool:
@@ -214,9 +214,10 @@ def ends_in_readmore(line: str) -> bool:
     bare = line.rstrip("。")
     if len(line) - len(bare) >= 3:
         return True
-    while bare and not has(bare[-1], c.LETTER | c.NUMBER):
-        bare = bare[:-1]
-    return ascii_lower(bare).endswith(READMORE)
+    end = len(bare)
+    while end and not has(bare[end - 1], c.LETTER | c.NUMBER):
+        end -= 1
+    return ascii_lower(bare[max(end - 20, 0) : end]).endswith(READMORE)
 
 
 def line_signals(text: str) -> dict[str, float]:

@@ -84,6 +84,31 @@ def test_units_do_not_change_the_documents_of_other_settings(corpus: Path, tmp_p
     assert ledger_rows(tmp_path / "a") == ledger_rows(tmp_path / "b")
 
 
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Flags that measure, judge and edit."""
+    preset = tmp_path_factory.mktemp("preset") / "mine.yaml"
+    preset.write_text(
+        "name: mine\nrules:\n- {reason: short, signal: chars, at_least: 9}\n"
+        "- {reason: latin, signal: latin_share, at_most: 0.5, languages: [en]}\n"
+    )
+    measured = ["--words", "jieba", "--personal", "--repair", "--score", "han_share", "--mask", "mobile"]
+    return ["--quality-preset", str(preset), *measured]
+
+
+@pytest.mark.ray
+def test_workers_and_units_do_not_change_what_rules_decide(corpus: Path, tmp_path: Path, judged: list[str]) -> None:
+    counts = dedup(corpus, tmp_path / "one", *UNITS, *judged).counts
+    assert {"mine.short", "near_duplicate"} <= counts["removed"].keys()
+    arguments = ["dedup", "--input", corpus, "--output", tmp_path / "two", *UNITS, *judged, "--quiet", "--num-cpus", 2]
+    outcome = finish(process(*arguments))
+    assert outcome.status == 0, outcome.err
+    assert results(tmp_path / "two") == results(tmp_path / "one")
+    assert dedup(corpus, tmp_path / "three", "--unit-mb", "128", *judged).status == 0
+    assert output_rows(tmp_path / "three") == output_rows(tmp_path / "one")
+    assert ledger_rows(tmp_path / "three") == ledger_rows(tmp_path / "one")
+
+
 def test_parts_do_not_change_the_documents(corpus: Path, expected: Path, tmp_path: Path) -> None:
     assert dedup(corpus, tmp_path / "out", *UNITS, "--part-mb", "0.02", "--row-group-mb", "0.01").status == 0
     assert len(list((tmp_path / "out").glob("part-*.parquet"))) > 3
