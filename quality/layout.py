@@ -8,7 +8,7 @@ stripped text. One deviation: the carriage return of a CRLF belongs to the line 
 for, since a text's line ends say nothing of its quality.
 
 One pass over the code points leaves running hashes and the places that matter; what follows visits those places.
-Cost: about 2 ns per character. Linear whatever the text.
+Cost, sentences included: about 4.5 ns per Chinese character, 3 ns per English one. Linear whatever the text.
 """
 
 from typing import NamedTuple

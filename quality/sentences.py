@@ -8,7 +8,7 @@ after a single capital (an initial) or a known abbreviation. Ellipses pause, the
 spaCy's sentencizer finds, which C4's rule in datatrove counts with: it differs where spaCy's tokenizer has a token of
 its own (emoticons, addresses).
 
-Cost: a few ns per mark, far less than 1 ns per character. Linear whatever the text: what a look ahead has passed is not
+Cost: about 2 ns per Chinese character, 1 ns per English one, most of it for finding repeated sentences. Linear whatever the text: what a look ahead has passed is not
 looked at again.
 """
 
@@ -17,6 +17,16 @@ from numpy.typing import NDArray
 
 from taojin.core.jit import kernel
 from taojin.quality import characters as c
+from taojin.quality.c4_lines import (
+    CURLY,
+    JAVASCRIPT,
+    LOREM_IPSUM,
+    POLICY,
+    find_phrases,
+    has_final_punctuation,
+    has_words,
+    phrase_at,
+)
 from taojin.quality.signals import INDEX
 from taojin.quality.spans import hash_span, seen_before
 
@@ -28,11 +38,9 @@ _2 = np.uint64(2)
 _3 = np.uint64(3)
 
 _SPACE = np.uint32(c.SPACE)
-_PHRASE = np.uint32(c.PHRASE)
 _ALONE = np.uint32(c.ALONE)
 _LETTER = np.uint32(c.LETTER)
 _UPPER = np.uint32(c.UPPER)
-_WORDY = np.uint32(c.LETTER | c.NUMBER)
 _PUNCTUATION = np.uint32(c.PUNCTUATION)
 _BLANK_OR_MARK = np.uint32(c.SPACE | c.PUNCTUATION)
 _STOP = np.uint32(c.STOP)
@@ -61,9 +69,6 @@ _C4_SENTENCES = INDEX["c4_sentences"]
 _C4_SENTENCES_ANY_END = INDEX["c4_sentences_any_end"]
 
 _SENTENCE_SALT = np.uint64(3)
-# C4, as datatrove 0.10 has it.
-MIN_WORDS = 3
-MAX_WORD_LENGTH = 1000
 
 # English abbreviations whose full stop spaCy's tokenizer leaves on the word (in this case alone). Those that end in a
 # capital are initials: D.C. and Ph.D. need no entry.
@@ -75,8 +80,6 @@ ABBREVIATIONS = (
     "Sep", "Sept", "St", "Tenn", "Va", "Wash", "Wis", "a.m", "p.m", "v.s", "vs",
 )  # fmt: skip
 _LONGEST_ABBREVIATION = np.uint64(max(len(word) for word in ABBREVIATIONS))
-
-
 # A hash table of them: a word is up to 8 ASCII characters in a uint64, the last one lowest.
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _SLOT_SHIFT = np.uint64(55)
@@ -95,95 +98,10 @@ def _abbreviation_slots() -> NDArray[np.uint64]:
 
 _ABBREVIATIONS = _abbreviation_slots()
 
-_LOREM, _JAVASCRIPT, _POLICY, _CURLY = 1, 2, 3, 4
-# What C4 searches lines for, each with its number and the place of its telling letter, a PHRASE character.
-PHRASES = (
-    ("lorem ipsum", _LOREM, 9),
-    ("terms of use", _POLICY, 9),
-    ("javascript", _JAVASCRIPT, 2),
-    ("privacy policy", _POLICY, 3),
-    ("cookie policy", _POLICY, 3),
-    ("use cookies", _POLICY, 7),
-    ("uses cookies", _POLICY, 8),
-    ("use of cookies", _POLICY, 10),
-    ("{", _CURLY, 0),
-)
-_PHRASES = np.array([ord(a) for text, _, _ in PHRASES for a in text], np.uint32)
-_PHRASE_STARTS = np.cumsum(np.array([0, *(len(text) for text, _, _ in PHRASES)], np.uint64))
-_PHRASE_KINDS = np.array([kind for _, kind, _ in PHRASES], np.int64)
-_TELLING = np.array([place for _, _, place in PHRASES], np.uint64)
-_TELLING_LETTERS = np.array([ord(text[place]) for text, _, place in PHRASES], np.uint32)
-_EDIT = np.array([ord(a) for a in "[edit]"], np.uint32)
-_CITATION_NEEDED = np.array([ord(a) for a in "[citation needed]"], np.uint32)
-
-
-@kernel
-def _phrase_at(code_points: NDArray[np.uint32], i: np.uint64, count: np.uint64) -> int:
-    """The number of the phrase, in any ASCII case, that has its telling letter at i; 0 for none."""
-    letter = code_points[i] | _U32(0x20)
-    for k in range(_TELLING.size):
-        if letter != _TELLING_LETTERS[k]:
-            continue
-        first = _PHRASE_STARTS[k]
-        length = _PHRASE_STARTS[k + 1] - first
-        if i < _TELLING[k] or i - _TELLING[k] + length > count:
-            continue
-        start = i - _TELLING[k]
-        same = _0
-        while same < length:
-            code_point = code_points[start + same]
-            if _U32(0x41) <= code_point <= _U32(0x5A):
-                code_point += _U32(0x20)
-            if code_point != _PHRASES[first + same]:
-                break
-            same += _1
-        if same == length:
-            return int(_PHRASE_KINDS[k])
-    return 0
-
-
-@kernel
-def _find_phrases(
-    code_points: NDArray[np.uint32],
-    count: np.uint64,
-    table: NDArray[np.uint32],
-    marks: NDArray[np.uint32],
-    num_marks: int,
-    places: NDArray[np.uint32],
-) -> tuple[int, int]:
-    """Leave only breaks and final punctuation in `marks`, and the telling letters of phrases in `places`; how many of
-    each."""
-    kept = _0
-    found = _0
-    for m in range(num_marks):
-        i = _U64(marks[m])
-        phrase = table[code_points[i]] & _PHRASE != _NONE
-        marks[kept] = _U32(i)
-        kept += _U64(not phrase)
-        # By the letter before, of which no branch need be guessed, nearly all fall out.
-        letter = code_points[i] | _U32(0x20)
-        before = code_points[i - min(i, _1)] | _U32(0x20)
-        places[found] = _U32(i)
-        found += _U64(
-            ((letter == _U32(0x75)) & ((before == _U32(0x20)) | (before == _U32(0x73))))
-            | ((letter == _U32(0x6B)) & (before == _U32(0x6F)))
-            | ((letter == _U32(0x76)) & ((before == _U32(0x69)) | (before == _U32(0x61))))
-            | (code_points[i] == _U32(0x7B))
-        )
-    num_found = _0
-    p = _0
-    while p < found:
-        i = _U64(places[p])
-        if _phrase_at(code_points, i, count) != 0:
-            places[num_found] = _U32(i)
-            num_found += _1
-        p += _1
-    return int(np.int64(kept)), int(np.int64(num_found))
-
 
 @kernel
 def _citation_end(code_points: NDArray[np.uint32], i: np.uint64, count: np.uint64) -> np.uint64:
-    """Where Wikipedia's [1], [edit] or [citation needed] that begins at i ends; i where none begins."""
+    """Where Wikipedia's [1] that begins at i ends; i where none begins."""
     j = i + _1
     while j < count and _U32(0x30) <= code_points[j] <= _U32(0x39):
         j += _1
@@ -290,86 +208,6 @@ def _end_of_stops(
 
 
 @kernel
-def _c4_words(code_points: NDArray[np.uint32], start: np.uint64, end: np.uint64, table: NDArray[np.uint32]) -> bool:
-    """Whether a stripped line has MIN_WORDS words and none longer than MAX_WORD_LENGTH.
-
-    Words are cut at white space; one that holds characters of scripts without spaces counts each of them and each run
-    of other letters and digits between them.
-    """
-    words = 0
-    alone = 0
-    runs = 0
-    in_run = False
-    length = 0
-    i = start
-    long_possible = end - start > _U64(MAX_WORD_LENGTH)
-    while i < end:
-        flags = table[code_points[i]]
-        if flags & _SPACE:
-            if i > start and not table[code_points[i - _1]] & _SPACE:
-                words += alone + runs if alone else 1
-            alone = 0
-            runs = 0
-            in_run = False
-            length = 0
-        elif flags & _ALONE:
-            alone += 1
-            in_run = False
-            length = 0
-        else:
-            wordy = bool(flags & _WORDY != _NONE)
-            runs += wordy and not in_run
-            in_run = wordy
-            length += 1
-            if length > MAX_WORD_LENGTH:
-                return False
-        if not long_possible and words + alone >= MIN_WORDS:
-            return True
-        i += _1
-    words += alone + runs if alone else 1
-    return words >= MIN_WORDS
-
-
-@kernel
-def _c4_end(code_points: NDArray[np.uint32], start: np.uint64, end: np.uint64, table: NDArray[np.uint32]) -> bool:
-    """Whether a stripped line ends in final punctuation: C4's . ? ! " ' and not "...", that of other scripts, what
-    closes after it, and the Chinese ellipsis, which is two characters long. A single … is a teaser's."""
-    while end > start and code_points[end - _1] == _U32(0x5D):
-        opening = end - _1
-        while opening > start and _U32(0x30) <= code_points[opening - _1] <= _U32(0x39):
-            opening -= _1
-        if opening > start and code_points[opening - _1] == _U32(0x5B):
-            end = opening - _1
-        elif end - start >= _U64(6) and _exactly(code_points, end - _U64(6), _EDIT):
-            end -= _U64(6)
-        elif end - start >= _U64(17) and _exactly(code_points, end - _U64(17), _CITATION_NEEDED):
-            end -= _U64(17)
-        else:
-            return False
-    if end == start:
-        return False
-    last = code_points[end - _1]
-    if last in (_U32(0x22), _U32(0x27)):
-        return True
-    if last == _FULL_STOP and end - start >= _3:
-        return not (code_points[end - _2] == _FULL_STOP and code_points[end - _3] == _FULL_STOP)
-    while last >= _U32(0x80) and table[last] & _CLOSING and end - _1 > start:
-        end -= _1
-        last = code_points[end - _1]
-    if last in (_ELLIPSIS, _MIDLINE_ELLIPSIS):
-        return bool(end - start >= _2 and code_points[end - _2] == last)
-    return bool(table[last] & _STOP != _NONE)
-
-
-@kernel
-def _exactly(code_points: NDArray[np.uint32], start: np.uint64, phrase: NDArray[np.uint32]) -> bool:
-    same = True
-    for k in range(phrase.size):
-        same &= bool(code_points[start + _U64(k)] == phrase[k])
-    return same
-
-
-@kernel
 def measure_sentences(
     code_points: NDArray[np.uint32],
     count: int,
@@ -385,7 +223,7 @@ def measure_sentences(
     """`marks`: where LINE_BREAK, TERMINAL and PHRASE characters are; changed. `places`: scratch
     of the same length. `keys`, `mask`: see `spans.seen_before`."""
     size = _U64(count)
-    num_marks, num_found = _find_phrases(code_points, size, table, marks, num_marks, places)
+    num_marks, num_found = find_phrases(code_points, size, table, marks, num_marks, places)
     place = 0
     lines = 0
     ellipsis_lines = 0
@@ -459,12 +297,12 @@ def measure_sentences(
         policy = False
         curly = False
         while place < num_found and _U64(places[place]) < i:
-            kind = _phrase_at(code_points, _U64(places[place]), size)
-            lorem_ipsum += int(kind == _LOREM)
-            lorem |= kind == _LOREM
-            javascript |= kind == _JAVASCRIPT
-            policy |= kind == _POLICY
-            curly |= kind == _CURLY
+            kind = phrase_at(code_points, _U64(places[place]), size)
+            lorem_ipsum += int(kind == LOREM_IPSUM)
+            lorem |= kind == LOREM_IPSUM
+            javascript |= kind == JAVASCRIPT
+            policy |= kind == POLICY
+            curly |= kind == CURLY
             place += 1
         first = line_start
         while first < i and table[code_points[first]] & _SPACE:
@@ -494,8 +332,8 @@ def measure_sentences(
                 repeated_chars += beyond - sentence_start
             javascript_lines += javascript
             policy_lines += policy
-            if _c4_words(code_points, first, beyond, table):
-                good_end = _c4_end(code_points, first, beyond, table)
+            if has_words(code_points, first, beyond, table):
+                good_end = has_final_punctuation(code_points, first, beyond, table)
                 # C4's order: these two drop the page unless javascript drops the line in between.
                 drops = lorem or (curly and not javascript)
                 dropped_any_end |= drops

@@ -19,7 +19,7 @@ class Signal(NamedTuple):
 
 CHARACTER_SIGNALS = (
     Signal("chars", "code points"),
-    Signal("han_share", "Chinese characters of any plane"),
+    Signal("han_share", "Chinese characters of any plane, 々 and 〇 included"),
     Signal("kana_share", "hiragana and katakana, half-width forms included"),
     Signal("hangul_share", "Korean syllables and jamo"),
     Signal("latin_share", "Latin letters"),
@@ -31,7 +31,9 @@ CHARACTER_SIGNALS = (
     Signal("alnum_share", "letters and numbers (Unicode L and N)"),
     Signal("special_share", "punctuation, symbols, decimal digits and white space"),
     Signal("digit_share_of_words", "decimal digits, of the characters that are neither punctuation nor white space"),
-    Signal("url_share", "characters inside http://, https:// and www. addresses"),
+    Signal(
+        "url_share", "characters of http://, https:// and www. addresses, up to the first that is not RFC 3986 ASCII"
+    ),
     Signal("bracket_share", "round, square and curly brackets, full-width forms included"),
     Signal("lenticular_share", "【 and 】"),
     Signal("curly_brackets", "number of { and }"),
@@ -39,10 +41,12 @@ CHARACTER_SIGNALS = (
     Signal("ellipses", "number of ... and …"),
     Signal("unique_char_share", "distinct code points, of all that are not white space"),
     Signal("traditional_share", "characters that only Traditional Chinese uses, of all Chinese characters"),
-    Signal("simplified_share", "characters that only Simplified Chinese uses, of all Chinese characters"),
+    Signal(
+        "simplified_share", "characters that only Simplified Chinese uses (Japanese has some too), of all Chinese ones"
+    ),
     Signal("replacement_share", "U+FFFD"),
     Signal("mojibake_share", "characters of sequences that only a wrong decoding makes (Ã©, â€™, 锟斤拷, 烫烫烫, ï»¿)"),
-    Signal("zero_width_share", "zero-width and other format characters (Unicode Cf), emoji joiners left out"),
+    Signal("zero_width_share", "zero-width and other format characters (Unicode Cf), joiners inside emoji left out"),
     Signal("control_share", "control characters but tab, line feed and carriage return"),
     Signal("private_use_share", "private-use code points"),
 )
@@ -52,12 +56,15 @@ LINE_SIGNALS = (
     Signal("mean_line_length", "characters of a non-blank line, its line feed not counted"),
     Signal("longest_line", "characters of the longest line"),
     Signal("paragraphs", "paragraphs: what two or more line feeds separate, in the stripped text"),
-    Signal("long_paragraphs", "paragraphs of 200 characters or more"),
-    Signal("sentences", "sentences, Chinese ends included"),
-    Signal("mean_sentence_length", "characters of a sentence"),
-    Signal("terminal_line_share", "non-blank lines that end in a sentence's final punctuation, of any script"),
-    Signal("ellipsis_line_share", "lines that end in an ellipsis, of all lines"),
-    Signal("bullet_line_share", "lines that begin with a bullet, of all lines"),
+    Signal("long_paragraphs", "lines of 200 characters or more, which mC4 calls paragraphs"),
+    Signal("sentences", "sentences, Chinese ends included; a line break ends one too"),
+    Signal("mean_sentence_length", "characters of a sentence, white space around it not counted"),
+    Signal(
+        "terminal_line_share",
+        "non-blank lines whose last character ends sentences, in any script (FineWeb: no quotes, no …)",
+    ),
+    Signal("ellipsis_line_share", "lines that end in ... or …, of all lines (str.splitlines)"),
+    Signal("bullet_line_share", "lines that begin with a bullet (•, -, ●, ·, ※ …), of all lines (str.splitlines)"),
     Signal("readmore_line_share", "non-blank lines that end in read more, 展开, 更多, 。。。 and the like"),
     Signal("short_line_share", "non-blank lines of at most 30 characters"),
     Signal("dup_line_share", "lines that repeat an earlier one, of all lines (Gopher)"),
@@ -68,9 +75,9 @@ LINE_SIGNALS = (
     Signal("dup_sentence_share", "sentences that repeat an earlier one, of all sentences"),
     Signal("dup_sentence_char_share", "characters in sentences that repeat an earlier one"),
     Signal("lorem_ipsum", "times that 'lorem ipsum' occurs, in any case"),
-    Signal("javascript_lines", "lines that contain 'javascript', in any case"),
-    Signal("policy_lines", "lines with a phrase of terms of use or cookie notices"),
-    Signal("c4_sentences", "sentences of the lines that C4's line rules keep"),
+    Signal("javascript_lines", "lines that contain 'javascript', in any case (str.splitlines)"),
+    Signal("policy_lines", "lines with a phrase of terms of use or cookie notices (str.splitlines)"),
+    Signal("c4_sentences", "sentences of the lines that C4's rules keep; 0 if such a line has { or lorem ipsum"),
     Signal("c4_sentences_any_end", "the same without its rule on final punctuation"),
 )
 WORD_SIGNALS = (
