@@ -8,8 +8,8 @@ after a single capital (an initial) or a known abbreviation. Ellipses pause, the
 spaCy's sentencizer finds, which C4's rule in datatrove counts with: it differs where spaCy's tokenizer has a token of
 its own (emoticons, addresses).
 
-Cost: about 2 ns per Chinese character, 1 ns per English one, most of it for finding repeated sentences. Linear whatever the text: what a look ahead has passed is not
-looked at again.
+Cost: about 2 ns per Chinese character, 1 ns per English one, most of it for finding repeated sentences. Linear whatever
+the text: what a look ahead has passed is not looked at again.
 """
 
 import numpy as np

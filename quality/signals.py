@@ -31,9 +31,7 @@ CHARACTER_SIGNALS = (
     Signal("alnum_share", "letters and numbers (Unicode L and N)"),
     Signal("special_share", "punctuation, symbols, decimal digits and white space"),
     Signal("digit_share_of_words", "decimal digits, of the characters that are neither punctuation nor white space"),
-    Signal(
-        "url_share", "characters of http://, https:// and www. addresses, up to the first that is not RFC 3986 ASCII"
-    ),
+    Signal("url_share", "characters of http://, https:// and www. addresses, up to the first outside RFC 3986"),
     Signal("bracket_share", "round, square and curly brackets, full-width forms included"),
     Signal("lenticular_share", "【 and 】"),
     Signal("curly_brackets", "number of { and }"),
@@ -42,7 +40,7 @@ CHARACTER_SIGNALS = (
     Signal("unique_char_share", "distinct code points, of all that are not white space"),
     Signal("traditional_share", "characters that only Traditional Chinese uses, of all Chinese characters"),
     Signal(
-        "simplified_share", "characters that only Simplified Chinese uses (Japanese has some too), of all Chinese ones"
+        "simplified_share", "characters that only Simplified Chinese uses (and Japanese, some), of all Chinese ones"
     ),
     Signal("replacement_share", "U+FFFD"),
     Signal("mojibake_share", "characters of sequences that only a wrong decoding makes (Ã©, â€™, 锟斤拷, 烫烫烫, ï»¿)"),
@@ -61,7 +59,7 @@ LINE_SIGNALS = (
     Signal("mean_sentence_length", "characters of a sentence, white space around it not counted"),
     Signal(
         "terminal_line_share",
-        "non-blank lines whose last character ends sentences, in any script (FineWeb: no quotes, no …)",
+        "non-blank lines whose last character ends sentences in some script; no quotes, no … (FineWeb)",
     ),
     Signal("ellipsis_line_share", "lines that end in ... or …, of all lines (str.splitlines)"),
     Signal("bullet_line_share", "lines that begin with a bullet (•, -, ●, ·, ※ …), of all lines (str.splitlines)"),
@@ -103,8 +101,14 @@ REPETITION_SIGNALS = (
         Signal(f"dup_{n}gram_share", f"characters in sequences of {n} words and marks that occurred before (Gopher)")
         for n in NGRAMS_DUPLICATE
     ),
-    Signal("char_10gram_repetition", "frequency of the most repeated 10-character sequences, of all (data-juicer)"),
-    Signal("char_13gram_repetition", "13-character sequences that occur more than once, of all (EvalWeb)"),
+    Signal(
+        "char_10gram_repetition",
+        "frequency of the most repeated 10-character sequences, of all (data-juicer); above 2,048 of a sample of them",
+    ),
+    Signal(
+        "char_13gram_repetition",
+        "13-character sequences that occur more than once, of all (EvalWeb); above 2,048 of a sample of them",
+    ),
     Signal("word_10gram_repetition", "sequences of 10 words and marks that occur more than once, of all (data-juicer)"),
     Signal("unique_word_share", "distinct words, of all words"),
     Signal("unigram_entropy", "entropy of the word frequencies, in nats"),

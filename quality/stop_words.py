@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taojin.core.jit import kernel
+from taojin.core.jit import inlined
 from taojin.quality.signals import STOP_WORD_LISTS
 
 _U64 = np.uint64
@@ -45,6 +45,10 @@ _LONGEST_ENDING = np.uint64(max(map(len, STOP_WORDS["ko"].split())))
 _TOP_BITS = np.uint64(56)  # 256 slots, three for each entry: most look-ups end at the first
 _LAST_SLOT = np.uint64(255)
 _MULTIPLIER = 0x9FB21C651E98DF25
+# Of ten distinct words eight or nine are too long or end as no entry does: they are not looked up.
+_LAST_END = np.uint64(1023)
+_MAY_END = np.zeros(int(_LAST_END) + 1, np.bool_)
+_MAY_END[[ord(word[-1]) & int(_LAST_END) for word in (*_ENTRIES, *"".join(_PAIRS))]] = True
 _FIRST_HANGUL = np.uint32(0xAC00)
 _LAST_HANGUL = np.uint32(0xD7A3)
 
@@ -84,27 +88,7 @@ def stop_table() -> StopTable:
     return StopTable(slots, keys, lists, pairs)
 
 
-@kernel
-def _look_up(
-    code_points: NDArray[np.uint32],
-    start: np.uint64,
-    end: np.uint64,
-    slots_H: NDArray[np.uint32],
-    keys_E: NDArray[np.uint64],
-) -> np.uint64:
-    key = _0
-    while start < end:
-        key = (key ^ _U64(code_points[start])) * _U64(_MULTIPLIER)
-        start += _1
-    slot = key >> _TOP_BITS
-    while True:
-        entry = _U64(slots_H[slot])
-        if entry == _0 or keys_E[entry] == key:
-            return entry
-        slot = (slot + _1) & _LAST_SLOT
-
-
-@kernel
+@inlined
 def find_stop_word(
     code_points: NDArray[np.uint32],
     start: np.uint64,
@@ -113,14 +97,22 @@ def find_stop_word(
     keys_E: NDArray[np.uint64],
 ) -> np.uint64:
     """The entry of the word code_points[start:end], start < end, or of a Hangul word's ending; 0 if there is none."""
-    length = end - start
     last = code_points[end - _1]
-    if last >= _FIRST_HANGUL and last <= _LAST_HANGUL:
-        ending = min(length, _LONGEST_ENDING)
-        while ending > _0:
-            entry = _look_up(code_points, end - ending, end, slots_H, keys_E)
-            if entry != _0:
-                return entry
-            ending -= _1
-        return _0
-    return _look_up(code_points, start, end, slots_H, keys_E) if length <= _LONGEST else _0
+    hangul = last >= _FIRST_HANGUL and last <= _LAST_HANGUL
+    length = end - start
+    entry = _0
+    if _MAY_END[_U64(last) & _LAST_END] and (hangul or length <= _LONGEST):
+        length = min(length, _LONGEST_ENDING) if hangul else length
+        while length > _0 and entry == _0:
+            key = _0
+            i = end - length
+            while i < end:
+                key = (key ^ _U64(code_points[i])) * _U64(_MULTIPLIER)
+                i += _1
+            slot = key >> _TOP_BITS
+            entry = _U64(slots_H[slot])
+            while entry != _0 and keys_E[entry] != key:
+                slot = (slot + _1) & _LAST_SLOT
+                entry = _U64(slots_H[slot])
+            length = length - _1 if hangul else _0
+    return entry

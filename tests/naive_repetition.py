@@ -8,6 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -103,11 +104,44 @@ def repeated_share(items: Sequence[object]) -> float:
 
 
 def character_repetition(text: str, n: int = 10) -> float:
+    """data-juicer's, of all windows."""
     counts = sorted(Counter(text[i : i + n] for i in range(len(text) - n + 1)).values(), reverse=True)
     if not counts:
         return 0.0
     repeated = min(int(math.sqrt(len(counts))), len(counts) - counts.count(1))
     return sum(counts[:repeated]) / sum(counts)
+
+
+def sampled_positions(num: int, most: int = 2048) -> list[int]:
+    """Of `num` windows of 10; a stretch of the smallest power of two that leaves at most `most`."""
+    stretch = 1
+    while math.ceil(num / stretch) > most:
+        stretch *= 2
+    golden = 0x9E3779B97F4A7C15
+    places = [i * stretch + (i * golden % 2**64) * stretch // 2**64 for i in range(math.ceil(num / stretch))]
+    return [place for place in places if place < num]
+
+
+def sampled_shares(text: str) -> tuple[float, float]:
+    """Both shares of repeated windows of characters, estimated from the sampled positions."""
+    short, long = ([text[i : i + n] for i in range(len(text) - n + 1)] for n in (10, 13))
+    if not short:
+        return 0.0, 0.0
+    places = sampled_positions(len(short))
+    counts, long_counts = Counter(short), Counter(long)
+    # A sample of a window that occurs c times stands for 1/c of that window.
+    by_count = sorted(Counter(counts[short[i]] for i in places).items(), reverse=True)
+    scale = Fraction(len(short), len(places))
+    distinct = sum(scale * Fraction(samples, count) for count, samples in by_count)
+    left = Fraction(math.isqrt(int(distinct)))
+    taken = Fraction(0)
+    for count, samples in by_count:
+        if count > 1:
+            windows = min(left, scale * Fraction(samples, count))
+            taken += windows * count
+            left -= windows
+    of_long = [long_counts[long[i]] > 1 for i in places if i < len(long)]
+    return float(taken / len(short)), sum(of_long) / max(len(of_long), 1)
 
 
 def stop_entry(word: str, name: str) -> str | None:
@@ -127,8 +161,7 @@ def signals(text: str, words: Sequence[Word], gap_counts: bool) -> dict[str, flo
         values[f"top_{n}gram_share"] = top_length(words, n, gap_counts) / chars
     for n in range(5, 11):
         values[f"dup_{n}gram_share"] = duplicate_length(all_texts, n) / chars
-    values["char_10gram_repetition"] = character_repetition(text)
-    values["char_13gram_repetition"] = repeated_share([text[i : i + 13] for i in range(len(text) - 12)])
+    values["char_10gram_repetition"], values["char_13gram_repetition"] = sampled_shares(text)
     grams = [tuple(all_texts[i : i + 10]) for i in range(len(words) - 9)]
     values["word_10gram_repetition"] = repeated_share(grams)
     counts = Counter(texts)

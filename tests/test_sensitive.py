@@ -405,9 +405,9 @@ def test_the_frozen_part_names_what_is_found_and_not_how_it_is_written(write: Ca
     assert one != lists_part(parse_lists(["b=" + write("赌博\ncasino", "4")]))
 
 
-def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ahocorasick_rs", None)
-    with pytest.raises(ConfigError, match=r"pip install 'taojin\[quality\]'"):
+    with pytest.raises(ConfigError, match=r"pip install ahocorasick-rs"):
         SensitiveMatcher(lists_of(a=["赌博"]))
 
 

@@ -7,7 +7,14 @@ import pytest
 
 
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("name", ["text", "shingles", "sketch", "bands", "pairs", "clusters", "survivors"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("text", "shingles", "sketch", "bands", "pairs", "clusters", "survivors"),
+        *("characters", "layout_signals", "words", "repetition", "repair", "personal", "contamination"),
+        *("classifier", "sensitive", "language", "fasttext_model"),
+    ],
+)
 def test_the_kernels_say_the_same_without_compilation(name: str) -> None:
     """The module's tests in a process where numba compiles nothing: bounds and types are NumPy's own there."""
     folder = Path(__file__).parent

@@ -20,6 +20,7 @@ from taojin.quality.words import (
     split_words,
 )
 from tests import naive_words
+from tests.conftest import UNCOMPILED
 from tests.jobs import ROOT, SHARED
 
 PEERS = ROOT / ".bench" / "peers-venv" / "bin" / "python"
@@ -78,7 +79,7 @@ class Split:
         return {name: float(values[number]) for name, number in INDEX.items()}
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=15 if UNCOMPILED else 600, deadline=None)
 @given(texts)
 @example("")
 @example("(a.m.) 8) end....) ''x'' ):")
@@ -87,13 +88,13 @@ def test_words_are_those_of_the_naive_splitter(text: str) -> None:
     assert Split(text).words == naive_words.split(text, ICONS)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=15 if UNCOMPILED else 200, deadline=None)
 @given(st.text(st.sampled_from("'sS.-:;()=8dont a1,/"), max_size=20))
 def test_short_pieces_of_marks_and_contractions_are_those_of_the_naive_splitter(text: str) -> None:
     assert Split(text).words == naive_words.split(text, ICONS)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=15 if UNCOMPILED else 200, deadline=None)
 @given(texts)
 def test_spans_ascend_and_cover_exactly_what_is_not_white_space(text: str) -> None:
     split = Split(text)
@@ -102,7 +103,7 @@ def test_spans_ascend_and_cover_exactly_what_is_not_white_space(text: str) -> No
     assert covered == visible
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=15 if UNCOMPILED else 200, deadline=None)
 @given(texts)
 def test_hashes_and_flags_are_those_of_the_words(text: str) -> None:
     split = Split(text)
@@ -142,6 +143,7 @@ def test_only_what_datatrove_counts_as_punctuation_is_a_mark() -> None:
     assert marks == {",", "。", "...", "—"}
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize(
     "unit", ["a", ".", "'", "(", "(')", ":)", "a-", "a.", "a@", "1-", "…a…", "http://", "x/.../", "中", "'s", "-"]
 )
@@ -156,7 +158,7 @@ def test_a_million_characters_without_a_space_lose_none(unit: str) -> None:
     assert (starts[1:num] == ends[: num - 1]).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=15 if UNCOMPILED else 100, deadline=None)
 @given(texts)
 def test_word_signals_are_the_plain_counts(text: str) -> None:
     split = Split(text)
@@ -221,6 +223,7 @@ def verdicts(text: str, marks: int, words: int, characters_: int, alpha: int) ->
     }
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.skipif(not PEERS.exists(), reason="needs datatrove and spaCy in .bench/peers-venv")
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the corpus in ../shared")
 def test_english_documents_have_the_word_counts_and_verdicts_of_datatrove() -> None:
