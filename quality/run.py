@@ -1,4 +1,4 @@
-"""The script for `ray submit ray_cluster.yaml quality/run.py -- --input … --output …`: `taojin quality` on that cluster.
+"""The script for `ray submit ray_cluster.yaml quality/run.py -- --input … --output …`: `taojin quality` on a cluster.
 
 `ray submit` copies this one file to the head and runs it there, so it imports only the installed package. Flags are
 those of `taojin quality`; without --address the cluster of the machine it runs on is meant.
