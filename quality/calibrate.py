@@ -71,19 +71,19 @@ HAN_LANGUAGES = ("zh", "cmn", "yue", "wuu", "lzh")
 # alone, and Traditional or Simplified.
 CHINESE_TARGETS = (
     # Broken text. A clean reference has none of it, hence the limits: one character in a hundred is a broken file, one
-    # in a million is not.
+    # in a million is not. Old texts have characters that only private use has room for.
     Target("replacement_characters", "replacement_share", "high", 0.01),
     Target("mojibake", "mojibake_share", "high", 0.01),
     Target("control_characters", "control_share", "high", 0.01),
-    Target("private_use_characters", "private_use_share", "high", 0.01),
-    Target("zero_width_characters", "zero_width_share", "high", 0.01),
+    Target("private_use_characters", "private_use_share", "high", 0.05),
+    Target("zero_width_characters", "zero_width_share", "high", 0.05),
     # What the text is made of: tables of numbers, lists of links, keyword spam in brackets.
     Target("too_many_addresses", "url_share", "high", 0.05, NOT_TINY),
     Target("too_many_symbols", "symbol_share", "high", 0.02, NOT_TINY),
     Target("too_many_digits", "digit_share", "high", None, NOT_TINY),
     Target("too_much_white_space", "whitespace_share", "high", None, NOT_TINY),
     Target("too_many_brackets", "bracket_share", "high", 0.02, NOT_TINY),
-    Target("too_many_lenticular_brackets", "lenticular_share", "high", 0.02, NOT_TINY),
+    Target("too_many_lenticular_brackets", "lenticular_share", "high", 0.1, NOT_TINY),
     Target("too_few_letters_and_digits", "alnum_share", "low", None, NOT_TINY),
     Target("too_few_chinese_characters", "han_share", "low", None, NOT_TINY, HAN_LANGUAGES),
     Target("word_too_long", "longest_word", "high", 1000, note="keys, encoded data, addresses without end"),
@@ -101,10 +101,10 @@ CHINESE_TARGETS = (
     *(Target(f"top_{n}gram", f"top_{n}gram_share", "high", None, NOT_SHORT) for n in (2, 3, 4)),
     *(Target(f"dup_{n}grams", f"dup_{n}gram_share", "high", 0.1, NOT_SHORT) for n in range(5, 11)),
     Target("dup_10_characters", "char_10gram_repetition", "high", 0.1, NOT_SHORT),
-    # Lines that belong to a page and not to its text. Limits: a few are quoted in good texts.
-    Target("too_many_readmore_lines", "readmore_line_share", "high", 0.1, FEW_LINES),
-    Target("too_many_ellipsis_lines", "ellipsis_line_share", "high", 0.1, FEW_LINES),
-    Target("too_many_bullet_lines", "bullet_line_share", "high", 0.5, FEW_LINES),
+    # Lines that belong to a page and not to its text. Limits: MAP-CC's; a verse may end in 更多, and notes in bullets.
+    Target("too_many_readmore_lines", "readmore_line_share", "high", 0.3, FEW_LINES),
+    Target("too_many_ellipsis_lines", "ellipsis_line_share", "high", 0.3, FEW_LINES),
+    Target("too_many_bullet_lines", "bullet_line_share", "high", 0.9, FEW_LINES),
     Target("policy_lines", "policy_lines", "high", 2),
     Target("lorem_ipsum", "lorem_ipsum", "high", 0),
 )
