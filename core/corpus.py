@@ -33,7 +33,13 @@ MIB = 1 << 20
 COMPRESSED_RATIO = 4
 # Name of the column that carries the remaining fields of JSONL records, as JSON.
 EXTRA_COLUMN = "extra"
-OUR_COLUMNS = ("cluster", "cluster_size", "component")
+# The columns of every output, beside those of the input.
+OUR_FIELDS = (
+    pa.field("cluster", pa.int64(), nullable=False),
+    pa.field("cluster_size", pa.int32(), nullable=False),
+    pa.field("component", pa.int64(), nullable=False),
+)
+OUR_COLUMNS = tuple(field.name for field in OUR_FIELDS)
 
 _SUFFIXES = {
     ".parquet": ("parquet", None),
@@ -292,6 +298,8 @@ def unify_schemas(
                     f"{path}: expected strings in column {text_column!r}, found {field.type}; choose another with "
                     "--text-column, or decode it first"
                 )
+            if field in OUR_FIELDS:
+                continue  # the output of an earlier run: this one writes its own
             if field.name in OUR_COLUMNS:
                 raise InputError(f"{path}: column {field.name!r} has a name that the output needs; rename it")
             known = unified.get(field.name)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from taojin.core.corpus import Ordinals, Plan, Span
+from taojin.core.corpus import OUR_FIELDS, Ordinals, Plan, Span
 from taojin.core.errors import InvariantError
 from taojin.core.job import JobConfig
 from taojin.core.reading import read_unit
@@ -24,11 +24,6 @@ from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
 
 ZSTD_LEVEL = 3
-OUR_FIELDS = (
-    pa.field("cluster", pa.int64(), nullable=False),
-    pa.field("cluster_size", pa.int32(), nullable=False),
-    pa.field("component", pa.int64(), nullable=False),
-)
 KEEP_FIELD = pa.field("keep", pa.bool_(), nullable=False)
 
 

@@ -17,7 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taojin.core.errors import ConfigError, InputError, OutputError
-from taojin.quality.rules import Clause, Languages, Preset, Rule, Signals, check_signals, covers, judge
+from taojin.quality.rules import (
+    UNKNOWN_LANGUAGE,
+    Clause,
+    Languages,
+    Preset,
+    Rule,
+    Signals,
+    check_signals,
+    covers,
+    judge,
+)
 
 # Documents that should lie beyond a threshold: the share beyond is then known to about a third, 1 / sqrt(10).
 BEYOND = 10
@@ -39,6 +49,8 @@ class Target(NamedTuple):
     languages: tuple[str, ...] | None = None
     except_languages: tuple[str, ...] | None = None
     note: str | None = None
+    # Judges documents without a recognised language too: what is nothing but debris has none.
+    unknown_too: bool = False
 
 
 class Group(NamedTuple):
@@ -63,6 +75,7 @@ NOT_TINY = Clause(signal="chars", below=50)
 NOT_SHORT = Clause(signal="chars", below=200)
 # With four lines, one that ends in an ellipsis would be a quarter.
 FEW_LINES = Clause(signal="lines", below=5)
+NOT_A_BOOK = Clause(signal="chars", above=10_000)
 HAN_LANGUAGES = ("zh", "cmn", "yue", "wuu", "lzh")
 
 # For Chinese of every kind, prose, verse and classical. Left out on purpose: whatever judges the layout of verse or the
@@ -72,24 +85,24 @@ HAN_LANGUAGES = ("zh", "cmn", "yue", "wuu", "lzh")
 CHINESE_TARGETS = (
     # Broken text. A clean reference has none of it, hence the limits: one character in a hundred is a broken file, one
     # in a million is not. Old texts have characters that only private use has room for.
-    Target("replacement_characters", "replacement_share", "high", 0.01),
-    Target("mojibake", "mojibake_share", "high", 0.01),
-    Target("control_characters", "control_share", "high", 0.01),
-    Target("private_use_characters", "private_use_share", "high", 0.05),
-    Target("zero_width_characters", "zero_width_share", "high", 0.05),
+    Target("replacement_characters", "replacement_share", "high", 0.01, unknown_too=True),
+    Target("mojibake", "mojibake_share", "high", 0.01, unknown_too=True),
+    Target("control_characters", "control_share", "high", 0.01, unknown_too=True),
+    Target("private_use_characters", "private_use_share", "high", 0.05, unknown_too=True),
+    Target("zero_width_characters", "zero_width_share", "high", 0.05, unknown_too=True),
     # What the text is made of: tables of numbers, lists of links, keyword spam in brackets.
     Target("too_many_addresses", "url_share", "high", 0.05, NOT_TINY),
-    Target("too_many_symbols", "symbol_share", "high", 0.02, NOT_TINY),
+    Target("too_many_symbols", "symbol_share", "high", 0.02, NOT_TINY, unknown_too=True),
     Target("too_many_digits", "digit_share", "high", None, NOT_TINY),
-    Target("too_much_white_space", "whitespace_share", "high", None, NOT_TINY),
+    Target("too_much_white_space", "whitespace_share", "high", None, NOT_TINY, unknown_too=True),
     Target("too_many_brackets", "bracket_share", "high", 0.02, NOT_TINY),
     Target("too_many_lenticular_brackets", "lenticular_share", "high", 0.1, NOT_TINY),
-    Target("too_few_letters_and_digits", "alnum_share", "low", None, NOT_TINY),
+    Target("too_few_letters_and_digits", "alnum_share", "low", None, NOT_TINY, unknown_too=True),
     Target("too_few_chinese_characters", "han_share", "low", None, NOT_TINY, HAN_LANGUAGES),
     Target("word_too_long", "longest_word", "high", 1000, note="keys, encoded data, addresses without end"),
     # Vocabulary. Distinct characters grow more slowly than the text, so long texts have small shares; MAP-CC, whose
     # rules and limit of entropy these are, keeps nothing longer than 10,000 characters.
-    Target("too_few_distinct_characters", "unique_char_share", "low", None, Clause(signal="chars", above=10_000)),
+    Target("too_few_distinct_characters", "unique_char_share", "low", None, NOT_A_BOOK, unknown_too=True),
     Target("too_little_entropy", "unigram_entropy", "low", 3, NOT_SHORT),
     # Repeated units and sequences. Limits: Gopher's (arXiv:2112.11446, table A1); 0.1 is its strictest for sequences.
     Target("dup_lines", "dup_line_share", "high", 0.3, NOT_SHORT),
@@ -270,7 +283,10 @@ def _with_threshold(reference: _Reference, q: float) -> Rule:
             why += f" is {found:g}, which is stricter than the limit"
     comparator = "at_most" if high else "at_least"
     note = f"{target.note}; {why}" if target.note else why
-    return rule.model_copy(update={"at_least": None, comparator: threshold, "note": note})
+    languages = rule.languages
+    if target.unknown_too and languages is not None:
+        languages = (*languages, UNKNOWN_LANGUAGE)
+    return rule.model_copy(update={"at_least": None, comparator: threshold, "note": note, "languages": languages})
 
 
 def rounded(value: float, up: bool) -> float:

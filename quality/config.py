@@ -1,5 +1,6 @@
 """The config of quality: what is measured of every document, and which rules judge the measurements."""
 
+import re
 from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 
 # Rises with every change of what a signal is: sidecars of another format are not judged.
 SIGNALS_FORMAT = 1
+# What to ask for, by the beginning of a signal's name.
+MEASURED_WITH = {
+    "sensitive_": "--sensitive CATEGORY=PATH",
+    "personal_": "--personal",
+    "contamination_": "--decontaminate NAME=PATH",
+    "language": "--language",
+}
 # Fields that decide what the signals are.
 MEASURED = (
     "words",
@@ -146,11 +154,25 @@ class QualityConfig(JobConfig):
         """Raise ConfigError for rules on what is not measured; returns warnings."""
         if not self.measures:
             return []
-        check_signals(self.all_presets, self.signal_names)
+        self._check_names()
+        check_signals(self.all_presets, self.signal_names, MEASURED_WITH)
         check_languages(self.all_presets, self.language)
         if self.score is not None:
             check_name("--score", self.score, self.signal_names)
         return word_warnings(self.presets, "segmented" if self.words == "jieba" else "symbols")
+
+    def _check_names(self) -> None:
+        for spec, name in zip(self.decontaminate, self._set_names(), strict=True):
+            if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+                raise ConfigError(
+                    f"--decontaminate {spec}: expected a name of a-z, 0-9, _ and -, found {name!r}; write NAME=PATH"
+                )
+        names = (*self.signal_names, "language")
+        double = next((name for name in names if names.count(name) > 1), None)
+        if double is not None:
+            raise ConfigError(f"two signals are called {double}: choose another name in --models, --decontaminate …")
+        if self.decontaminate and any(preset.name == "contamination" for preset in self.presets):
+            raise ConfigError("a preset is called contamination, as the rules of --decontaminate are; rename it")
 
     def _model_names(self) -> list[str]:
         if not self.models:

@@ -208,7 +208,7 @@ def load_preset(name_or_path: str) -> Preset:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"preset {name_or_path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"preset {name_or_path}: not YAML: {' '.join(str(error).split())}") from None
     return parse_preset(values, name_or_path)
 
@@ -236,8 +236,13 @@ def parse_preset(values: Any, where: str) -> Preset:
         raise ConfigError(f"{at}: {str(error).replace('--', '')}") from None
 
 
-def check_signals(presets: Sequence[Preset], known: Collection[str] = tuple(INDEX)) -> None:
-    """Refuse rules on signals that are not among the `known` ones. Raises ConfigError."""
+def check_signals(
+    presets: Sequence[Preset], known: Collection[str] = tuple(INDEX), measured_with: Mapping[str, str] | None = None
+) -> None:
+    """Refuse rules on signals that are not among the `known` ones. Raises ConfigError.
+
+    measured_with: the flag that measures signals whose name begins so.
+    """
     for preset in presets:
         for rule in preset.rules:
             for clause in (rule, rule.unless):
@@ -245,7 +250,13 @@ def check_signals(presets: Sequence[Preset], known: Collection[str] = tuple(INDE
                     where = f"preset {preset.name}, rule {rule.reason}"
                     if clause.signal in INDEX:
                         raise ConfigError(f"{where}: signal {clause.signal!r} was not measured in this run")
-                    raise ConfigError(f"{where}: unknown signal {clause.signal!r}{_near(clause.signal, known)}")
+                    for beginning, flag in (measured_with or {}).items():
+                        if clause.signal.startswith(beginning):
+                            raise ConfigError(f"{where}: signal {clause.signal!r} is measured only with {flag}")
+                    raise ConfigError(
+                        f"{where}: unknown signal {clause.signal!r}{_near(clause.signal, known)}; a model's signal has "
+                        "the NAME of --models NAME=PATH"
+                    )
 
 
 def check_languages(presets: Sequence[Preset], measured: bool) -> None:

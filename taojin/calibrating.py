@@ -5,6 +5,7 @@ scan as every run, in a WORK folder that may be kept (`--work`); another --quant
 What a threshold is made of is `taojin.quality.calibrate`'s.
 """
 
+import re
 import tempfile
 from pathlib import Path
 from typing import Annotated, Self
@@ -48,6 +49,8 @@ class CalibrateConfig(QualityConfig):
         """Takes the place of JobConfig's: the output is a file, WORK may be temporary."""
         if self.output is None or not self.output.endswith((".yaml", ".yml")):
             raise ValueError("--output: expected the .yaml file to write")
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", Path(self.output).stem):
+            raise ValueError(f"--output {self.output}: expected a name of a-z, 0-9, _ and -, for it is the preset's")
         return self
 
 

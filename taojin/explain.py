@@ -85,7 +85,7 @@ def explain_document(opened: OpenWork, ordinal: int) -> dict[str, Any]:
         "evidence": None,
         "no_evidence_because": None,
     }
-    facts["failures"] = _failures(opened, unit, row)
+    facts["failures"], facts["question"] = _failures(opened, unit, row)
     if decision["keep"] and not isinstance(corpus.config, DedupConfig):
         facts["why"] = "it is only annotated" if facts["failures"] else "it passes every rule"
     elif decision["keep"]:
@@ -122,20 +122,21 @@ def describe(corpus: Corpus, documents: Sequence[int]) -> list[dict[str, Any]]:
     return described
 
 
-def _failures(opened: OpenWork, unit: int, row: int) -> list[dict[str, Any]]:
-    """The rules that a document fails, each with the value measured and the statement it makes false."""
+def _failures(opened: OpenWork, unit: int, row: int) -> tuple[list[dict[str, Any]], str | None]:
+    """(the rules that a document fails, each with the statement that its value makes false; the question it holds)."""
     corpus, decide, settings, _ = opened
     if settings.get("presets") is None:
-        return []
+        return [], None
     from taojin.quality.rules import describe
 
     rules = {f"{p.name}.{rule.reason}": rule for p in corpus.config.all_presets for rule in p.rules}
     with decide.child("rules").open(f"{unit_name(unit)}.arrow") as file:
         judged = pa.ipc.open_file(file).get_batch(0).slice(row, 1).to_pylist()[0]
-    return [
-        {"reason": reason, "statement": describe(rules[reason], value), "evidence": judged["evidence"]}
+    failures = [
+        {"reason": reason, "statement": describe(rules[reason], value)}
         for reason, value in zip(judged["reasons"], judged["values"], strict=True)
     ]
+    return failures, judged["evidence"]
 
 
 def _resolved(decide: Folder) -> dict[str, NDArray[Any]]:

@@ -58,9 +58,7 @@ def fact_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if facts["reason"]:
         lines.append(("reason", facts["reason"]))
     lines += [("fails", f"{failure['reason']}: {failure['statement']}") for failure in facts["failures"]]
-    evidence_of_rules = next((failure["evidence"] for failure in facts["failures"] if failure["evidence"]), None)
-    if evidence_of_rules:
-        lines.append(("question", evidence_of_rules))
+    lines.append(("question", facts["question"] or ""))
     if survivor:
         label = "survivor" if survivor["kept"] else "partner"
         place = f"{survivor['shard']}#{survivor['row']}"

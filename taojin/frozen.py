@@ -18,6 +18,12 @@ from taojin.dedup.config import DedupConfig
 from taojin.jobs import DedupJob, extras_of
 
 MARKER = "_taojin.json"
+# What the plan knows of files by their content.
+CONTENTS = {
+    "models": "the content of --models",
+    "sensitive": "the content of --sensitive",
+    "questions": "the content of --decontaminate",
+}
 
 
 def open_plan(config: JobConfig, work: Folder) -> Plan:
@@ -89,10 +95,16 @@ def plan_differences(frozen: dict[str, Any], fresh: dict[str, Any]) -> list[str]
     differences = []
     if frozen["format"] != fresh["format"]:
         differences.append(f"its plan has format {frozen['format']}, this version writes {fresh['format']}")
+    kinds = ["dedup" if "sketch" in plan["config"] else "quality" for plan in (frozen, fresh)]
+    if kinds[0] != kinds[1]:
+        return [f"it was made by `taojin {kinds[0]}`"]
     was, now = _settings(frozen["config"]), _settings(fresh["config"])
     for key in sorted(was.keys() | now.keys()):
         old, new = was.get(key), now.get(key)
         if _plain(old) != _plain(new):
+            if old and new and key in CONTENTS.values():
+                differences.append(f"{key} has changed")
+                continue
             differences.append(f"{key} was {old!r} and is {new!r}")
     old_shards = {shard["path"]: shard["fingerprint"] for shard in frozen["shards"]}
     new_shards = {shard["path"]: shard["fingerprint"] for shard in fresh["shards"]}
@@ -110,7 +122,7 @@ def plan_differences(frozen: dict[str, Any], fresh: dict[str, Any]) -> list[str]
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
     """All settings of a scan by name, formats one by one. What an older plan does not name had its default."""
     defaults = {name: DedupJob.model_fields[name].default for name in ("repair", "signals")}
-    formats = {f"format of {name}": value for name, value in config["formats"].items()}
+    formats = {CONTENTS.get(name, f"format of {name}"): value for name, value in config["formats"].items()}
     return {**defaults, **{key: value for key, value in config.items() if key != "formats"}, **formats}
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from tyro.conf import arg
 
+from taojin.core.errors import ConfigError
 from taojin.core.job import JobConfig
 from taojin.core.storage import Folder
 from taojin.core.write import Edit, Extra
@@ -38,14 +39,21 @@ class QualityJob(QualityConfig):
     def written_signals(self) -> tuple[str, ...]:
         """Names of the signals that go out; raises ConfigError for one that is not measured."""
         known = self.signal_names
-        if self.signal_columns == ("all",):
+        if "all" in self.signal_columns:
             return known
         if not self.signal_columns:
-            judged = {rule.signal for preset in self.presets for rule in preset.rules}
-            return tuple(name for name in known if name in judged)
+            judged = {rule.signal for preset in self.all_presets for rule in preset.rules}
+            return tuple(name for name in known if name in judged or name.startswith("contamination_"))
         for name in self.signal_columns:
             check_name("--signal-columns", name, known)
-        return self.signal_columns
+        return tuple(dict.fromkeys(self.signal_columns))
+
+    def check(self) -> list[str]:
+        warnings = super().check()
+        _ = self.written_signals
+        if self.signal_columns and not self.annotates:
+            raise ConfigError("--signal-columns: written only with --mode annotate or both")
+        return warnings
 
     def decide_part(self) -> dict[str, Any]:
         return {**super().decide_part(), "remove": self.mode != "annotate"}
@@ -70,7 +78,8 @@ def extras_of(config: JobConfig, work: Folder, decide: Folder) -> tuple[Extra, .
         if config.language:
             extras.append(Extra(signals, LANGUAGE_FIELDS))
         fields = tuple(pa.field(name, pa.float32()) for name in config.written_signals)
-        extras.append(Extra(signals, fields, SIGNALS_COLUMN))
+        if fields:
+            extras.append(Extra(signals, fields, SIGNALS_COLUMN))
     return tuple(extras)
 
 

@@ -74,6 +74,7 @@ def run_plan(config: PlanConfig) -> int:
 
 def plan_values(config: PlanConfig) -> dict[str, Any]:
     """Everything `taojin plan` knows, as plain values; bytes, CPU seconds, seconds."""
+    rule_warnings = config.check()
     plan = fresh_plan(config)
     sample = measure(plan, config, config.sample_mb)
     known = sum(piece.rows for shard in plan.shards for piece in shard.pieces if piece.rows >= 0)
@@ -122,7 +123,7 @@ def plan_values(config: PlanConfig) -> dict[str, Any]:
         "report_only": config.report_only,
         "effective_threshold": effective_threshold(config.bands, config.rows),
         "curve": [pair._asdict() for pair in lsh_curve(config)],
-        "warnings": layout_warnings(config),
+        "warnings": [*layout_warnings(config), *rule_warnings],
         "assumptions": assumptions(config, plan, sample),
     }
 

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from taojin.core.sidecars import Corpus
 from taojin.core.storage import Folder
 from taojin.evidence import exact_jaccard
-from taojin.opened import missing_input, piece_of, place_of, read_rows
+from taojin.jobs import edits_of
+from taojin.opened import missing_input, piece_of, place_of, read_rows, unit_of
 from taojin.proofs import BrokenError, Report
 from taojin.proofs_of_output import reading
 from taojin.proofs_of_work import ROUNDING, Ledger
@@ -66,7 +68,7 @@ def prove_input(
 ) -> tuple[bool, str]:
     """Sampled rows of OUT are rows of the input: texts byte for byte, the other flat columns by value."""
     flat = [field.name for field in corpus.plan.schema if not pa.types.is_nested(field.type)]
-    expected = read_rows(corpus, documents, flat)
+    expected, edited = as_written(corpus, manifest, documents, read_rows(corpus, documents, flat))
     positions = corpus.ordinals.positions(documents)
     text_bytes = 0
     for name, (low, high), found in output_rows(output, manifest, positions, flat):
@@ -78,7 +80,30 @@ def prove_input(
                 raise BrokenError(where, f"column {column!r} is not the input's, in a sample from position {row} on")
             if column == corpus.config.text_column:
                 text_bytes += int(wanted.nbytes)
-    return True, f"{number(len(documents), 'sampled row')} equal the input, texts byte for byte ({text_bytes:,} bytes)"
+    detail = f"{number(len(documents), 'sampled row')} equal the input, texts byte for byte ({text_bytes:,} bytes)"
+    return True, detail + (f"; {number(edited, 'text')} as edited" if edited else "")
+
+
+def as_written(
+    corpus: Corpus, manifest: dict[str, Any], documents: NDArray[np.int64], rows: pa.Table
+) -> tuple[pa.Table, int]:
+    """(rows with the edits that the writer made, how many texts they changed): data masked, questions cut."""
+    mask = tuple(manifest["config"].get("mask", ()))
+    edits = edits_of(corpus.config.model_copy(update={"mask": mask}), corpus.view.folder)
+    if not edits:
+        return rows, 0
+    index = rows.schema.get_field_index(corpus.config.text_column)
+    before = rows.column(index).combine_chunks()
+    texts = []
+    for at, ordinal in enumerate(documents.tolist()):
+        unit = unit_of(corpus, ordinal)
+        text = before.slice(at, 1)
+        for edit in edits:
+            text, _ = edit(text, unit, ordinal - int(corpus.ordinals.unit_first[unit]))
+        texts.append(text)
+    after = pa.concat_arrays([before.slice(0, 0), *texts])
+    changed = pc.sum(pc.not_equal(before, after)).as_py() or 0
+    return rows.set_column(index, rows.schema.field(index), after), changed
 
 
 def output_rows(

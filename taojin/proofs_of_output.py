@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from taojin.core.corpus import OUR_FIELDS
 from taojin.core.errors import InvariantError
 from taojin.core.storage import FileEntry, Folder, first_line
-from taojin.core.write import OUR_FIELDS
 from taojin.frozen import MARKER
 from taojin.pipeline import MANIFEST
 from taojin.proofs import BrokenError

@@ -13,11 +13,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from taojin.core.config import fingerprint
+from taojin.core.corpus import OUR_FIELDS
 from taojin.core.errors import InputError, InvariantError
 from taojin.core.sidecars import Corpus
 from taojin.core.storage import FileEntry, Folder, first_line
 from taojin.core.tasks import unit_name
-from taojin.core.write import OUR_FIELDS
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.decide import read_keep
 from taojin.frozen import MARKER

@@ -338,6 +338,50 @@ def test_calibrate_writes_a_preset_that_its_reference_passes(tmp_path: Path) -> 
     assert judged.counts["kept"] >= 0.95 * len(texts)
 
 
+def test_check_compares_edited_texts_with_what_the_edits_make_of_the_input(
+    tmp_path: Path, contaminated: tuple[Path, Path]
+) -> None:
+    shard, questions = contaminated
+    flags = ("--preset", preset(tmp_path), "--decontaminate", f"exam={questions}", "--contaminated", "cut")
+    quality(shard, tmp_path / "cut", *flags)
+    outcome = taojin("check", tmp_path / "cut")
+    assert outcome.status == 0, outcome.out
+    assert "1 text as edited" in outcome.out
+    write_texts(tmp_path / "b.parquet", [PROSE + "电话：13800138000。", PROSE])
+    quality(tmp_path / "b.parquet", tmp_path / "masked", "--preset", preset(tmp_path), "--mask", "mobile")
+    outcome = taojin("check", tmp_path / "masked")
+    assert outcome.status == 0, outcome.out
+    assert "1 text as edited" in outcome.out
+
+
+def test_without_rules_annotate_writes_what_was_measured_of_questions(
+    tmp_path: Path, contaminated: tuple[Path, Path]
+) -> None:
+    shard, questions = contaminated
+    flags = ("--preset", "--mode", "annotate", "--decontaminate", f"exam={questions}", "--contaminated", "flag")
+    outcome = quality(shard, tmp_path / "out", *flags)
+    assert conserved(outcome) == {}
+    rows = output_rows(tmp_path / "out")
+    assert [row["signals"]["contamination_exam"] > 0 for row in rows] == [True, True, False]
+    assert "q7" in taojin("explain", tmp_path / "out.work", "0").out
+    quality(shard, tmp_path / "bare", "--preset", "--mode", "annotate")
+    assert "signals" not in output_rows(tmp_path / "bare")[0]
+
+
+def test_the_output_of_rules_can_be_the_input_of_dedup(tmp_path: Path, shard: Path) -> None:
+    quality(shard, tmp_path / "good", "--preset", preset(tmp_path))
+    outcome = dedup(tmp_path / "good", tmp_path / "clean")
+    assert conserved(outcome) == {"exact_duplicate": 1}
+    assert taojin("check", tmp_path / "clean").status == 0
+
+
+def test_debris_without_a_language_goes_too(tmp_path: Path) -> None:
+    debris = [chr(0xFFFD) * 100, chr(0xE000) * 100, "\u200b" * 100, " \u3000\n" * 100, "{}#" * 100]
+    write_texts(tmp_path / "a.parquet", [*debris, "2026", "👍👍"])
+    quality(tmp_path / "a.parquet", tmp_path / "out", "--preset", "taojin-zh")
+    assert [row["text"] for row in output_rows(tmp_path / "out")] == ["2026", "👍👍"]
+
+
 # --------------------------------------------------------------------------------------- wrong input
 
 
@@ -391,3 +435,57 @@ def test_another_scan_of_signals_is_not_mixed_with_the_first(tmp_path: Path, sha
     quality(shard, tmp_path / "one", "--preset", preset(tmp_path), "--work", work)
     outcome = quality(shard, tmp_path / "two", "--preset", preset(tmp_path), "--work", work, "--personal")
     outcome.refuses(2, "personal was False and is True")
+
+
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        (["--decontaminate", "S={exam}"], ["--decontaminate S=", "a-z"]),
+        (["--decontaminate", "left={exam}"], ["contamination_left"]),
+        (["--models", "chars={model}"], ["chars"]),
+        (["--score", "no_such"], ["--score no_such"]),
+        (["--mask", "name"], ["--mask name", "mobile"]),
+        (["--signal-columns", "chars"], ["--mode annotate"]),
+    ],
+    ids=lambda value: " ".join(value[:2]),
+)
+def test_names_that_cannot_be_are_refused_before_the_scan(
+    tmp_path: Path, shard: Path, contaminated: tuple[Path, Path], flags: list[str], parts: list[str]
+) -> None:
+    model = tmp_path / "m.arpa"
+    model.write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<unk>\n-1\t<s>\n-1\t</s>\n\n\\end\\\n")
+    given = [flag.format(exam=contaminated[1], model=model) for flag in flags]
+    quality(shard, tmp_path / "out", "--preset", preset(tmp_path), *given).refuses(2, *parts)
+    assert not (tmp_path / "out.work").exists()
+
+
+def test_a_preset_may_not_have_the_name_of_the_rules_on_contamination(
+    tmp_path: Path, shard: Path, contaminated: tuple[Path, Path]
+) -> None:
+    flags = ("--preset", preset(tmp_path, name="contamination"), "--decontaminate", f"exam={contaminated[1]}")
+    quality(shard, tmp_path / "out", *flags).refuses(2, "contamination", "rename")
+
+
+def test_plan_refuses_the_rules_that_a_run_refuses(tmp_path: Path, shard: Path) -> None:
+    taojin("plan", "--input", shard, "--quality-preset", "nope").refuses(2, "nope")
+    taojin("plan", "--input", shard, "--quality-preset", "gopher", "--no-language").refuses(2, "--language")
+
+
+def test_a_signal_that_a_flag_measures_names_the_flag(tmp_path: Path, shard: Path) -> None:
+    rules = [{"reason": "x", "signal": "personal_email", "at_most": 1}]
+    quality(shard, tmp_path / "out", "--preset", preset(tmp_path, rules=rules)).refuses(2, "--personal")
+
+
+def test_the_work_of_rules_alone_is_not_that_of_dedup(tmp_path: Path, shard: Path) -> None:
+    quality(shard, tmp_path / "one", "--preset", preset(tmp_path), "--work", tmp_path / "work")
+    outcome = dedup(shard, tmp_path / "two", "--work", tmp_path / "work")
+    outcome.refuses(2, "made by `taojin quality`")
+
+
+def test_a_word_list_that_changed_is_named(tmp_path: Path, shard: Path) -> None:
+    words = tmp_path / "words.txt"
+    flags = ("--preset", preset(tmp_path), "--sensitive", f"mine={words}", "--work", tmp_path / "work")
+    words.write_text("坏词\n")
+    quality(shard, tmp_path / "one", *flags)
+    words.write_text("别的\n")
+    quality(shard, tmp_path / "two", *flags).refuses(2, "the content of --sensitive has changed")
