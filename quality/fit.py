@@ -111,7 +111,8 @@ def fit(good: Iterable[Texts], bad: Iterable[Texts], config: FitConfig) -> Fitte
     warnings = []
     shared = np.intersect1d(documents.keys[:num_good], documents.keys[num_good:]).size
     if shared:
-        warnings.append(f"{shared:,} documents are in --good and in --bad: nothing can be learnt from them")
+        which = "document is" if shared == 1 else "documents are"
+        warnings.append(f"{shared:,} {which} in --good and in --bad: nothing can be learnt from that")
 
     # The upper half of a fresh hash as a fraction: equal documents are equal here too.
     place = (_mixed(documents.keys, _SPLIT * (config.seed + 1)) >> np.uint64(32)) / 2.0**32

@@ -36,6 +36,7 @@ from taojin.quality.signals import INDEX
 PRESETS = Path(__file__).parent / "presets"
 # A document whose language was not recognised; conditions may name it.
 UNKNOWN_LANGUAGE = "und"
+WORDS = {"segmented": "what a segmenter finds", "symbols": "one character"}
 LARGEST = float(np.finfo(np.float32).max)
 
 Signals = Mapping[str, NDArray[np.float32]]
@@ -269,8 +270,8 @@ def check_languages(presets: Sequence[Preset], measured: bool) -> None:
 def word_warnings(presets: Sequence[Preset], words: Literal["segmented", "symbols"]) -> list[str]:
     """A line for each preset whose thresholds presume other words of Chinese than are measured."""
     return [
-        f"preset {preset.name} presumes {preset.words} Chinese words, this run measures {words}: "
-        "rules on words will judge Chinese otherwise than published"
+        f"preset {preset.name} presumes that a word of Chinese is {WORDS[preset.words]}, this run takes "
+        f"{WORDS[words]} (--words): rules on words will judge Chinese otherwise than published"
         for preset in presets
         if preset.words is not None and preset.words != words
     ]

@@ -45,7 +45,7 @@ def open_work(name: str) -> OpenWork:
     done = [entry for entry in done if work.exists(f"{entry}/config.json")]
     if not done:
         what = f"{chosen} is" if chosen else "no decide-… folder in it is"
-        raise InputError(f"{name}: {what} finished; run the same `taojin dedup` command again to complete it")
+        raise InputError(f"{name}: {what} finished; run the same command again to complete it")
     done.sort(key=lambda entry: (_modified(work, f"{entry}/config.json"), entry))
     taken = done.pop()
     settings = work.read_json(f"{taken}/config.json")
@@ -73,7 +73,7 @@ def open_corpus(work: Folder) -> Corpus:
     names = work.names("stats/scan")
     if len(names) != len(plan.units):
         raise InputError(
-            f"{work.uri}: {len(names)} of {len(plan.units)} units are scanned; run the same `taojin dedup` command "
+            f"{work.uri}: {len(names)} of {len(plan.units)} units are scanned; run the same command "
             "again to complete it"
         )
     rows = [piece[2] for name in names for piece in work.read_json(f"stats/scan/{name}")["pieces"]]

@@ -27,7 +27,7 @@ def read_manifest(output: Folder) -> tuple[dict[str, Any], str]:
     if not output.exists(MANIFEST):
         raise BrokenError(
             output.child(MANIFEST).uri,
-            "not there: the run did not end; the same `taojin dedup` command resumes it",
+            "not there: the run did not end; the same command resumes it",
         )
     manifest = output.read_json(MANIFEST)
     counts = manifest["counts"]

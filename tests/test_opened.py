@@ -39,7 +39,7 @@ def test_a_decision_of_an_object_store_keeps_the_connection() -> None:
 def test_an_unfinished_work_folder_is_refused(root: Path, stage: str) -> None:
     for path in (root / "out.work").rglob(f"stats/{stage}/*.json"):
         path.unlink()
-    with pytest.raises(InputError, match="run the same `taojin dedup` command again"):
+    with pytest.raises(InputError, match="run the same command again"):
         open_work(f"{root}/out.work")
 
 
