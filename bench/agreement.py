@@ -109,7 +109,11 @@ def our_chain(
     texts: list[pa.LargeStringArray], segmenter: Segmenter | None, presets: Sequence[Preset], language: str
 ) -> Judgement:
     """Measure and judge."""
-    matrix = np.concatenate([measure_array(array, np.zeros(len(array), np.uint8), segmenter) for array in texts], 1)
+    measured = []
+    for array in texts:
+        chinese = np.full(len(array), language == "zh")
+        measured.append(measure_array(array, np.zeros(len(array), np.uint8), segmenter, chinese))
+    matrix = np.concatenate(measured, 1)
     signals = {signal.name: matrix[number] for number, signal in enumerate(HEURISTIC_SIGNALS)}
     return judge(presets, signals, (np.zeros(matrix.shape[1], np.int16), [language]))
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from taojin.core.errors import ConfigError, InputError, OutputError
 from taojin.quality.rules import (
+    HAN_LANGUAGES,
     UNKNOWN_LANGUAGE,
     Clause,
     Languages,
@@ -76,7 +77,6 @@ NOT_SHORT = Clause(signal="chars", below=200)
 # With four lines, one that ends in an ellipsis would be a quarter.
 FEW_LINES = Clause(signal="lines", below=5)
 NOT_A_BOOK = Clause(signal="chars", above=10_000)
-HAN_LANGUAGES = ("zh", "cmn", "yue", "wuu", "lzh")
 
 # For Chinese of every kind, prose, verse and classical. Left out on purpose: whatever judges the layout of verse or the
 # punctuation of old editions (terminal_line_share, mean_line_length, short_line_share, newlines_per_word,

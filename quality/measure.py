@@ -88,6 +88,7 @@ def _measure_documents(
     data: NDArray[np.uint8],
     offsets_D: NDArray[np.int64],
     segmented: bool,
+    chinese_D: NDArray[np.bool_],
     tables: Tables,
     room: Room,
     runs: NDArray[np.uint32],
@@ -118,10 +119,12 @@ def _measure_documents(
         measure_layout(
             room.code_points, count, tables.characters, layout.prefix, layout.marks, layout.feeds, layout.keys, values_S
         )
-        if segmented and is_chinese(values_S):
-            written += gather_runs(room.code_points, count, LONGEST_RUN, runs[written:])
+        gathered = 0
+        if segmented and (chinese_D[d] if chinese_D.size else is_chinese(values_S)):
+            gathered = gather_runs(room.code_points, count, LONGEST_RUN, runs[written:])
+            written += gathered
             run_ends_D[d] = written
-        else:
+        if gathered == 0:
             num = split_words(room.code_points, count, tables.words, room.starts, room.ends, room.hashes, room.flags)
             _measure_words(count, num, segmented, tables, room, values_S)
 
@@ -159,10 +162,12 @@ def measure_array(
     texts: pa.LargeStringArray | pa.LargeBinaryArray,
     status: NDArray[np.uint8] | None = None,
     segmenter: Segmenter | None = None,
+    chinese: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float32]:
     """float32[S, D]: a row per HEURISTIC_SIGNALS, a column per document; 0 where there is nothing to measure.
 
     `status` (uint8[D], changed in place): documents above BLANK are not read; empty, null and invalid ones are marked.
+    chinese: bool[D], which documents the segmenter cuts (default: those with enough Chinese characters).
     """
     data, offsets_D = text_buffers(texts)
     status_D = np.zeros(len(texts), np.uint8) if status is None else status
@@ -174,7 +179,10 @@ def measure_array(
     # A Chinese character has three bytes; a run of one is followed by a line feed.
     runs = np.empty(int(lengths.sum()) // 3 * 2 + 2 if segmenter else 0, np.uint32)
     run_ends_D = np.zeros(len(texts), np.int64)
-    _measure_documents(data, offsets_D, segmenter is not None, tables, room, runs, run_ends_D, values_DS, status_D)
+    chinese_D = np.zeros(0, bool) if chinese is None else chinese
+    _measure_documents(
+        data, offsets_D, segmenter is not None, chinese_D, tables, room, runs, run_ends_D, values_DS, status_D
+    )
     if segmenter is not None and len(texts) and run_ends_D[-1]:
         runs = runs[: run_ends_D[-1]]
         _measure_segmented(data, offsets_D, tables, room, runs, run_ends_D, word_lengths(segmenter, runs), values_DS)

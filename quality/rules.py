@@ -36,6 +36,8 @@ from taojin.quality.signals import INDEX
 PRESETS = Path(__file__).parent / "presets"
 # A document whose language was not recognised; conditions may name it.
 UNKNOWN_LANGUAGE = "und"
+# What is written in Chinese characters alone; a condition or a segmenter for Chinese means these.
+HAN_LANGUAGES = ("zh", "cmn", "yue", "wuu", "lzh")
 WORDS = {"segmented": "what a segmenter finds", "symbols": "one character"}
 LARGEST = float(np.finfo(np.float32).max)
 

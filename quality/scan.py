@@ -24,11 +24,17 @@ from taojin.quality.contamination import HITS_SCHEMA, Finder
 from taojin.quality.cutting import cut_spans
 from taojin.quality.measure import measure_array
 from taojin.quality.questions import Questions
+from taojin.quality.rules import HAN_LANGUAGES, covers
 from taojin.quality.sensitive import SensitiveMatcher, WordList
 from taojin.quality.signals import HEURISTIC_SIGNALS
 
 # Share of a question's runs that is enough, however few they are: questions of 20 symbols have eight.
 ENOUGH_SHARE = 0.5
+
+
+def is_han(language: str) -> bool:
+    """Whether documents in this language are segmented."""
+    return any(covers(name, language) for name in HAN_LANGUAGES)
 
 
 class SignalAnalyzer(NamedTuple):
@@ -70,19 +76,22 @@ class Measurer:
 
     def measure(self, texts: pa.LargeStringArray, status: NDArray[np.uint8]) -> tuple[pa.RecordBatch, pa.Table | None]:
         """(signals, a row per text; HITS_SCHEMA, if questions are looked for). Marks in `status` what has none."""
-        matrix = measure_array(texts, status, self.segmenter)
-        values = {signal.name: matrix[number] for number, signal in enumerate(HEURISTIC_SIGNALS)}
-        # What cannot be judged is not looked at again; nulls cost nothing.
-        readable = status <= BLANK
-        if not readable.all():
-            texts = pc.if_else(pa.array(readable), texts, pa.scalar(None, texts.type))
         columns: dict[str, pa.Array] = {}
+        measured: dict[str, NDArray[np.float32]] = {}
+        chinese = None
         if self.config.language:
             from taojin.quality.language import identify_array
 
             found = identify_array(texts, status)
             columns["language"] = found.names_array()
-            values["language_score"] = found.score
+            measured["language_score"] = found.score
+            chinese = np.isin(found.code, [code for code, name in enumerate(found.names) if is_han(name)])
+        matrix = measure_array(texts, status, self.segmenter, chinese)
+        values = {signal.name: matrix[number] for number, signal in enumerate(HEURISTIC_SIGNALS)} | measured
+        # What cannot be judged is not looked at again; nulls cost nothing.
+        readable = status <= BLANK
+        if not readable.all():
+            texts = pc.if_else(pa.array(readable), texts, pa.scalar(None, texts.type))
         for model in self.models:
             values[model.name] = model.score(texts)
         if self.matcher is not None:
