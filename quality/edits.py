@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from taojin.quality.personal import mask_array
 
 from taojin.core.storage import Folder
 from taojin.core.tasks import unit_name
 from taojin.quality.cutting import cut_array, cut_spans
+from taojin.quality.personal import mask_array
 
 
 class CutQuestions(NamedTuple):
