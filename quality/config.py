@@ -137,10 +137,8 @@ class QualityConfig(JobConfig):
         if self.language:
             names.append("language_score")
         names += self._model_names()
-        if self.sensitive:
-            from taojin.quality.sensitive import signal_names
-
-            names += signal_names(self.load_lists())
+        for category in dict.fromkeys(spec.partition("=")[0] for spec in self.sensitive):
+            names += [f"sensitive_{category}", f"sensitive_{category}_distinct"]
         if self.personal:
             from taojin.quality.personal import KINDS
 
@@ -154,6 +152,11 @@ class QualityConfig(JobConfig):
         """Raise ConfigError for rules on what is not measured; returns warnings."""
         if not self.measures:
             return []
+        if self.models:
+            from taojin.quality.models import parse_models
+
+            parse_models(self.models)
+        self.load_lists()
         self._check_names()
         check_signals(self.all_presets, self.signal_names, MEASURED_WITH)
         check_languages(self.all_presets, self.language)
@@ -174,12 +177,10 @@ class QualityConfig(JobConfig):
         if self.decontaminate and any(preset.name == "contamination" for preset in self.presets):
             raise ConfigError("a preset is called contamination, as the rules of --decontaminate are; rename it")
 
-    def _model_names(self) -> list[str]:
-        if not self.models:
-            return []
-        from taojin.quality.models import parse_models
+    # Names are in the specs: a finished run is explained and checked whether or not the files are still there.
 
-        return [spec.name for spec in parse_models(self.models)]
+    def _model_names(self) -> list[str]:
+        return [spec.partition("=")[0] for spec in self.models]
 
     def _set_names(self) -> list[str]:
         if not self.decontaminate:

@@ -489,3 +489,16 @@ def test_a_word_list_that_changed_is_named(tmp_path: Path, shard: Path) -> None:
     quality(shard, tmp_path / "one", *flags)
     words.write_text("别的\n")
     quality(shard, tmp_path / "two", *flags).refuses(2, "the content of --sensitive has changed")
+
+
+def test_explain_and_check_need_no_lists_and_models(tmp_path: Path, shard: Path) -> None:
+    words, model = tmp_path / "words.txt", tmp_path / "m.arpa"
+    words.write_text("坏词\n")
+    unigrams = "".join(f"-1\t{word}\t0\n" for word in ("<unk>", "<s>", "</s>", "的"))
+    model.write_text(f"\\data\\\nngram 1=4\nngram 2=1\n\n\\1-grams:\n{unigrams}\n\\2-grams:\n-0.5\t<s> 的\n\n\\end\\\n")
+    flags = ("--preset", preset(tmp_path), "--sensitive", f"mine={words}", "--models", f"fluent={model}")
+    assert quality(shard, tmp_path / "out", *flags).status == 0
+    words.unlink()
+    model.unlink()
+    assert taojin("check", tmp_path / "out").status == 0
+    assert "mine.repeats_lines" in taojin("explain", tmp_path / "out.work", "2").out
