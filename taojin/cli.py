@@ -104,46 +104,36 @@ def with_config_file(arguments: list[str]) -> list[str]:
 
 
 def _dedup(arguments: list[str]) -> int:
-    from typing import Annotated
-
-    from tyro.conf import arg
-
     from taojin.jobs import DedupJob
 
-    class DedupCommand(DedupJob):
-        as_json: Annotated[bool, arg(name="json")] = False
-        """one JSON object on stdout instead of a table"""
-
-    DedupCommand.__doc__ = DedupJob.__doc__
-    config = parse(DedupCommand, "dedup", arguments)
-    from taojin.pipeline import run_dedup
-    from taojin.report import print_result
-
-    # Ray tells of lost workers by print: that is no result.
-    with redirect_stdout(sys.stderr):
-        result = run_dedup(config)
-    print_result(result, as_json=config.as_json)
-    return 0
+    return run_job("dedup", DedupJob, arguments)
 
 
 def _quality(arguments: list[str]) -> int:
+    from taojin.jobs import QualityJob
+
+    return run_job("quality", QualityJob, arguments)
+
+
+def run_job(command: str, job: Any, arguments: list[str]) -> int:
+    """Run the pipeline with a config of this class and print what it did; returns 0."""
     from typing import Annotated
 
     from tyro.conf import arg
 
-    from taojin.jobs import QualityJob
-
-    class QualityCommand(QualityJob):
+    class JobCommand(job):  # type: ignore[misc] # its base is known at run time
         as_json: Annotated[bool, arg(name="json")] = False
         """one JSON object on stdout instead of a table"""
 
-    QualityCommand.__doc__ = QualityJob.__doc__
-    config = parse(QualityCommand, "quality", arguments)
-    from taojin.pipeline import run_quality
+    JobCommand.__doc__ = job.__doc__
+    config = parse(JobCommand, command, arguments)
+    from taojin.pipeline import run_dedup, run_quality
     from taojin.report import print_result
 
+    run: Callable[[Any], Any] = {"dedup": run_dedup, "quality": run_quality}[command]
+    # Ray tells of lost workers by print: that is no result.
     with redirect_stdout(sys.stderr):
-        result = run_quality(config)
+        result = run(config)
     print_result(result, as_json=config.as_json)
     return 0
 
