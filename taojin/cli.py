@@ -130,10 +130,10 @@ def run_job(command: str, job: Any, arguments: list[str]) -> int:
     from taojin.pipeline import run_dedup, run_quality
     from taojin.report import print_result
 
-    run: Callable[[Any], Any] = {"dedup": run_dedup, "quality": run_quality}[command]
+    runs: dict[str, Callable[[Any], Any]] = {"dedup": run_dedup, "quality": run_quality}
     # Ray tells of lost workers by print: that is no result.
     with redirect_stdout(sys.stderr):
-        result = run(config)
+        result = runs[command](config)
     print_result(result, as_json=config.as_json)
     return 0
 
