@@ -24,7 +24,6 @@ from taojin.core.text import text_buffers
 LEAST_LEFT = 0.5
 
 CLEAN, CUT, CONTAMINATED, MOSTLY_CONTAMINATED = range(4)
-OUTCOMES = ("clean", "cut", "contaminated", "mostly contaminated")
 
 _TAB = 0x09
 _LINE_FEED = 0x0A

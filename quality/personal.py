@@ -44,7 +44,6 @@ PLACEHOLDERS = {
     "email": "[email]",
     "ip": "[ip]",
 }
-PERSONAL_FORMAT = 1  # counts changes of what is found and of the placeholders
 MIN_FIND_BYTES = 6  # a@b.cc
 
 _U64 = np.uint64

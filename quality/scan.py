@@ -25,6 +25,7 @@ from taojin.quality.cutting import cut_spans
 from taojin.quality.measure import measure_array
 from taojin.quality.questions import Questions
 from taojin.quality.rules import HAN_LANGUAGES, covers
+from taojin.quality.segment import open_segmenter
 from taojin.quality.sensitive import SensitiveMatcher, WordList
 from taojin.quality.signals import HEURISTIC_SIGNALS
 
@@ -38,11 +39,15 @@ def is_han(language: str) -> bool:
 
 
 class SignalAnalyzer(NamedTuple):
-    """questions and lists travel with the task: every worker looks for the same, whatever becomes of the files."""
+    """questions and lists travel with the task: every worker looks for the same, whatever becomes of the files.
+
+    segmenter: the name of the one the driver chose, "" for none: a worker opens that one, or fails.
+    """
 
     config: QualityConfig
     questions: Questions | None
     lists: tuple[WordList, ...]
+    segmenter: str
 
     def fields(self) -> list[pa.Field]:
         return []
@@ -53,7 +58,8 @@ class SignalAnalyzer(NamedTuple):
 
 def make_analyzer(config: QualityConfig) -> SignalAnalyzer:
     """Reads the word lists and evaluation sets. Raises InputError and ConfigError for what is wrong with them."""
-    return SignalAnalyzer(config, config.load_questions(), config.load_lists())
+    segmenter = config.open_segmenter()
+    return SignalAnalyzer(config, config.load_questions(), config.load_lists(), segmenter.name if segmenter else "")
 
 
 def signals_schema(config: QualityConfig) -> pa.Schema:
@@ -71,7 +77,7 @@ class Measurer:
         self.schema = signals_schema(config)
         self.finder = Finder(analyzer.questions) if analyzer.questions is not None else None
         self.matcher = SensitiveMatcher(analyzer.lists) if analyzer.lists else None
-        self.segmenter = config.open_segmenter()
+        self.segmenter = open_segmenter(analyzer.segmenter) if analyzer.segmenter else None
         self.models = config.open_models()
 
     def measure(self, texts: pa.LargeStringArray, status: NDArray[np.uint8]) -> tuple[pa.RecordBatch, pa.Table | None]:
