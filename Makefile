@@ -16,10 +16,12 @@ $(DEMO): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]'
 	touch $@
 
-# jieba-fast and kenlm are built from source: the one thing here that wants a C++ compiler.
+# jieba-fast and kenlm are built from source: the one thing here that wants a C++ compiler. What megatron-core depends on
+# is for GPUs; reading and writing pairs needs none of it.
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	command -v c++ >/dev/null || { apt-get update -qq && apt-get install -qq -y --no-install-recommends g++; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps megatron-core
 	touch $@
 
 demo: $(DEMO)

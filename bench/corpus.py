@@ -7,6 +7,7 @@
            exact, 11 % lightly edited (J about 0.9), the others heavily (a character in 16 to in 2 replaced by another
            of its script drawn as often as the corpus has it, half of them with their sentences shuffled)
     long   Chinese documents above 1,000 characters, ≥ 100 MB (repeated if need be): for kernels only, not for truth
+    chinese  the Chinese documents of the developer shards, classical and Traditional ones included, in one shard
 
 Same shards and recipe → same bytes. A corpus is made once and reused while its manifest matches. The edits are made on
 arrays of code points for a whole shard at once; nothing here decides what a duplicate is.
@@ -36,7 +37,7 @@ SUB_TEXT_BYTES = 35_000_000
 BIG_TEXT_BYTES = 1_100_000_000
 LONG_TEXT_BYTES = 100_000_000
 EXACT_SHARE, LIGHT_SHARE = 0.05, 0.11
-NAMES = ("sub", "dev", "big", "long")
+NAMES = ("sub", "dev", "big", "long", "chinese")
 
 
 class CorpusError(Exception):
@@ -89,7 +90,7 @@ def make(name: str, corpus: Path = DEFAULT_CORPUS) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     table = pa.concat_tables([pq.read_table(shard) for shard in shards]).combine_chunks()
-    {"sub": _make_sub, "big": _make_big, "long": _make_long}[name](table, folder)
+    {"sub": _make_sub, "big": _make_big, "long": _make_long, "chinese": _make_chinese}[name](table, folder)
     documents, total = text_bytes(folder)
     entry = {"wanted": wanted, "documents": documents, "text_bytes": total, "files": _digests(folder)}
     manifest.write_text(json.dumps(entry, indent=1))
@@ -120,12 +121,22 @@ def _make_sub(table: pa.Table, folder: Path) -> None:
         write_shard(folder / f"sub-{shard:05d}-of-00004.parquet", table.take(rows))
 
 
-def _make_long(table: pa.Table, folder: Path) -> None:
+def chinese(table: pa.Table) -> pa.ChunkedArray:
+    """Which documents are Chinese: by the column `lang`, else those of more than two bytes a character."""
     if "lang" in table.column_names:
-        chinese = pc.is_in(table["lang"], pa.array(["zh", "zh-hant", "lzh"]))
-    else:  # bytes per character near 3: not a Latin text
-        chinese = pc.greater(pc.binary_length(table["text"]), pc.multiply(pc.utf8_length(table["text"]), 2))
-    picked = table.filter(pc.and_(chinese, pc.greater(pc.utf8_length(table["text"]), 1000)))
+        return pc.is_in(table["lang"], pa.array(["zh", "zh-hant", "lzh"]))
+    return pc.greater(pc.binary_length(table["text"]), pc.multiply(pc.utf8_length(table["text"]), 2))
+
+
+def _make_chinese(table: pa.Table, folder: Path) -> None:
+    picked = table.filter(chinese(table))
+    if not len(picked):
+        raise CorpusError("the corpus has no Chinese document: the lane `tokenize` needs some")
+    write_shard(folder / "chinese-00000.parquet", picked)
+
+
+def _make_long(table: pa.Table, folder: Path) -> None:
+    picked = table.filter(pc.and_(chinese(table), pc.greater(pc.utf8_length(table["text"]), 1000)))
     total = pc.sum(pc.binary_length(picked["text"]).cast(pa.int64())).as_py() or 0
     if not total:
         raise CorpusError("the corpus has no Chinese document above 1,000 characters: the lane `kernel` needs some")

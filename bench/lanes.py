@@ -75,6 +75,7 @@ class Context:
     corpus: Path
     full: bool
     python312: str = "python3.12"
+    megatron: Path | None = None
     judges: dict[str, Judge] = field(default_factory=dict)
     startups: dict[str, float] = field(default_factory=dict)
 
@@ -113,7 +114,9 @@ def run(name: str, command: Sequence[str | Path]) -> tuple[Usage, tuple[float, f
     return usage, (before, calibrate())
 
 
-def _row(lane: str, name: str, corpus_name: str, text_mb: float, usage: Usage, calibration: tuple[float, float]) -> Row:
+def make_row(
+    lane: str, name: str, corpus_name: str, text_mb: float, usage: Usage, calibration: tuple[float, float]
+) -> Row:
     return Row(
         lane=lane, name=name, corpus=corpus_name, text_mb=text_mb, cpu_seconds=usage.cpu_seconds,
         wall_seconds=usage.wall_seconds, peak_mb=usage.peak_mb, peak_process=usage.peak_process,
@@ -121,7 +124,7 @@ def _row(lane: str, name: str, corpus_name: str, text_mb: float, usage: Usage, c
     )  # fmt: skip
 
 
-def _fresh(name: str) -> Path:
+def fresh(name: str) -> Path:
     folder = RUNS / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -155,7 +158,7 @@ def floor_lane(context: Context) -> list[Row]:
     for mode, dictionary in (("read", "all"), ("read-write", "not-text"), (both, "not-text"), (both, "all")):
         passes = []
         for _ in range(2):
-            output = _fresh("floor") / "out"
+            output = fresh("floor") / "out"
             command: list[str | Path] = [
                 sys.executable,
                 "-m",
@@ -169,7 +172,7 @@ def floor_lane(context: Context) -> list[Row]:
             usage, calibration = run(f"floor {mode}", command)
             told = json.loads(usage.stdout)
             name = mode if mode == "read" else f"{mode}, dictionaries: {dictionary}"
-            row = _row("floor", name, context.large, told["text_bytes"] / 1e6, usage, calibration)
+            row = make_row("floor", name, context.large, told["text_bytes"] / 1e6, usage, calibration)
             row.startup_seconds = usage.cpu_seconds - told["cpu_seconds"]
             row.extra["mode"] = mode
             passes.append(row)
@@ -190,7 +193,7 @@ def _dedup_command(inputs: Path, folder: Path, cpus: int, flags: Iterable[str]) 
 def startup_lane(context: Context) -> list[Row]:
     """The whole command on five documents: without Ray, and with an embedded Ray and two units. The second run of each
     counts, the first fills caches (compiled kernels, byte code)."""
-    inputs = _fresh("startup-input")
+    inputs = fresh("startup-input")
     table = pq.read_table(corpus.parquet_shards(context.folder("sub"))[0]).slice(0, 10)
     pq.write_table(table.slice(0, 5), inputs / "a.parquet")
     size = sum(len(text.encode()) for text in table["text"].to_pylist()[:5]) / 1e6
@@ -200,8 +203,8 @@ def startup_lane(context: Context) -> list[Row]:
             pq.write_table(table.slice(5, 5), inputs / "b.parquet")
         flags = ("--unit-mb", "0.0001") if cpus else ()
         for _ in range(2):
-            usage, calibration = run(f"start-up {name}", _dedup_command(inputs, _fresh("startup"), cpus, flags))
-        row = _row("startup", name, "5 documents a unit", size, usage, calibration)
+            usage, calibration = run(f"start-up {name}", _dedup_command(inputs, fresh("startup"), cpus, flags))
+        row = make_row("startup", name, "5 documents a unit", size, usage, calibration)
         context.startups[str(cpus)] = usage.cpu_seconds
         rows.append(row)
     return rows
@@ -215,7 +218,7 @@ def dedup_lane(context: Context) -> list[Row]:
         ("exact", 0, EXACT),
         ("sketch", 1, ("--unit-mb", "8")),
     ):
-        run(f"warm-up {name}", _dedup_command(context.folder("sub"), _fresh("warm-up"), cpus, flags))
+        run(f"warm-up {name}", _dedup_command(context.folder("sub"), fresh("warm-up"), cpus, flags))
     shutil.rmtree(RUNS / "warm-up")
     if not context.startups:
         try:
@@ -237,14 +240,14 @@ def dedup_lane(context: Context) -> list[Row]:
 
 
 def _dedup(context: Context, corpus_name: str, name: str, cpus: int, flags: tuple[str, ...]) -> Row:
-    folder = _fresh("dedup")
+    folder = fresh("dedup")
     inputs = context.folder(corpus_name)
     documents, text = corpus.text_bytes(inputs)
     try:
         usage, calibration = run(f"dedup {corpus_name} {name}", _dedup_command(inputs, folder, cpus, flags))
     except RuntimeError as error:
         return Row(lane="dedup", name=name, corpus=corpus_name, reason=str(error))
-    row = _row("dedup", name, corpus_name, text / 1e6, usage, calibration)
+    row = make_row("dedup", name, corpus_name, text / 1e6, usage, calibration)
     row.startup_seconds = context.startups.get(str(cpus), 0.0)
     row.extra["flags"] = list(flags)
     row.extra["counts"] = json.loads(usage.stdout)
@@ -285,13 +288,13 @@ def decide_lane(context: Context) -> list[Row]:
     """The decide stage alone on synthetic sidecars of 1, 4 and 16 million documents (`bench.decide`)."""
     rows = []
     script = [sys.executable, "-m", "bench.decide", "--documents"]
-    run("warm-up decide", [*script, "50000", "--work", _fresh("decide") / "work"])
+    run("warm-up decide", [*script, "50000", "--work", fresh("decide") / "work"])
     for millions in (1, 4, 16) if context.full else (1,):
         name = f"{millions} million documents"
         usage, calibration = run(
-            f"decide {name}", [*script, str(millions * 1_000_000), "--work", _fresh("decide") / "work"]
+            f"decide {name}", [*script, str(millions * 1_000_000), "--work", fresh("decide") / "work"]
         )
-        row = _row("decide", name, "synthetic", 0.0, usage, calibration)
+        row = make_row("decide", name, "synthetic", 0.0, usage, calibration)
         row.extra |= json.loads(usage.stdout)
         row.cpu_seconds = row.extra["cpu_seconds"]
         rows.append(row)
@@ -342,7 +345,7 @@ def peers_lane(context: Context) -> list[Row]:
 
 def _peer(context: Context, name: str, script: str, requirements: str, corpus_name: str) -> Row:
     other = requirements != "requirements.txt"
-    folder = _fresh("peer")
+    folder = fresh("peer")
     inputs = context.folder(corpus_name)
     try:
         python = peers_python(
@@ -356,7 +359,7 @@ def _peer(context: Context, name: str, script: str, requirements: str, corpus_na
     except (PeerError, RuntimeError) as error:
         return Row(lane="peers", name=name, corpus=corpus_name, reason=str(error))
     told = json.loads((folder / "result").read_text())
-    row = _row("peers", name, corpus_name, corpus.text_bytes(inputs)[1] / 1e6, usage, calibration)
+    row = make_row("peers", name, corpus_name, corpus.text_bytes(inputs)[1] / 1e6, usage, calibration)
     row.extra |= {"config": told["config"], "stages": told["stages"], "python": told["python"]}
     row.extra["removed"] = len(told["removed"])
     if corpus_name != "big":
@@ -371,7 +374,7 @@ def _peer(context: Context, name: str, script: str, requirements: str, corpus_na
 def quality_lane(context: Context) -> list[Row]:
     """Signals, rules and what else `taojin quality` measures: alone, in the scan, beside datatrove, as a command."""
     name = "dev" if context.full else "sub"
-    folder = _fresh("quality")
+    folder = fresh("quality")
     rows = []
     for part, measured in (
         ("kernels", _quality_kernels),
@@ -436,7 +439,7 @@ def _quality_command(context: Context, name: str, folder: Path) -> list[Row]:
     text_mb = corpus.text_bytes(inputs)[1] / 1e6
     child: list[str | Path] = [sys.executable, "-m", "bench.floor", "--mode", "read", "--input", inputs]
     usage, calibration = run("quality floor", child)
-    floor = _row("quality", "floor: read the text column", name, text_mb, usage, calibration)
+    floor = make_row("quality", "floor: read the text column", name, text_mb, usage, calibration)
     floor.startup_seconds = usage.cpu_seconds - json.loads(usage.stdout)["cpu_seconds"]
     rows = [floor]
     preset = "taojin-zh" if (corpus.ROOT / "quality" / "presets" / "taojin-zh.yaml").is_file() else "gopher"
@@ -445,11 +448,13 @@ def _quality_command(context: Context, name: str, folder: Path) -> list[Row]:
         usages = []
         # Twice: what is new to the compiler's cache is in the first run.
         for shards in (few, few, inputs, inputs):
-            work = _fresh("quality-work")
+            work = fresh("quality-work")
             command: list[str | Path] = [TAOJIN, "quality", "--input", shards, "--work", work / "work", *flags]
             usages.append(run(f"taojin quality, {words}, on {shards.name}", command))
         usage, calibration = min(usages[2:], key=lambda pair: pair[0].cpu_seconds)
-        row = _row("quality", f"taojin quality --preset {preset} --words {words}", name, text_mb, usage, calibration)
+        row = make_row(
+            "quality", f"taojin quality --preset {preset} --words {words}", name, text_mb, usage, calibration
+        )
         row.startup_seconds = min(pair[0].cpu_seconds for pair in usages[:2])
         row.extra["counts"] = json.loads(usage.stdout)
         rows.append(row)

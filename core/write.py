@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from taojin.core.corpus import OUR_FIELDS, Ordinals, Plan, Span
 from taojin.core.errors import InvariantError
@@ -55,6 +56,15 @@ class Extra(NamedTuple):
         """The same of rows of the file."""
         arrays = [table.column(field.name).combine_chunks().cast(field.type) for field in self.fields]
         return [pa.StructArray.from_arrays(arrays, fields=list(self.fields))] if self.struct else arrays
+
+
+class Kept(NamedTuple):
+    """Consecutive documents of one piece, those that stay: `rows` int64, their numbers in the piece."""
+
+    shard: int
+    piece: int
+    rows: NDArray[np.int64]
+    batch: pa.RecordBatch
 
 
 class WriteContext(NamedTuple):
@@ -117,7 +127,7 @@ def write_part(context: WriteContext, item: tuple[int, tuple[tuple[Span, int], .
     with out.create(name) as sink, pq.ParquetWriter(sink, schema, **options) as writer:
         held: list[pa.RecordBatch] = []
         held_bytes = 0
-        for batch in kept_rows(context, [span for span, _ in spans], schema, edited):
+        for _, _, _, batch in kept_rows(context, [span for span, _ in spans], schema, edited):
             held.append(batch)
             held_bytes += batch.nbytes
             sink.rows += batch.num_rows
@@ -147,10 +157,8 @@ def _text_bytes(texts: pa.LargeStringArray) -> int:
     return int(offsets[texts.offset + len(texts)] - offsets[texts.offset])
 
 
-def kept_rows(
-    context: WriteContext, spans: Sequence[Span], schema: pa.Schema, edited: Counter[str]
-) -> Iterator[pa.RecordBatch]:
-    """Batches of the documents that stay, with our columns, in position order; counts edits."""
+def kept_rows(context: WriteContext, spans: Sequence[Span], schema: pa.Schema, edited: Counter[str]) -> Iterator[Kept]:
+    """The documents that stay, with our columns, in position order; counts edits."""
     plan, config, ordinals = context.plan, context.config, context.ordinals
     decided = Extra(context.decisions.child("decisions"), (KEEP_FIELD, *OUR_FIELDS))
     sources = [*context.extras, decided]
@@ -158,22 +166,28 @@ def kept_rows(
         ordinal = ordinals.piece_ordinal(span.shard, span.first)
         unit = int(np.searchsorted(ordinals.unit_first, ordinal, side="right")) - 1
         row = ordinal - int(ordinals.unit_first[unit])
+        piece, row_of_piece = span.first, 0
         with ExitStack() as stack:
             files = [stack.enter_context(source.folder.open(f"{unit_name(unit)}.arrow")) for source in sources]
             readers = [pa.ipc.open_file(file) for file in files]
             tables = [_read_fields(reader, source) for reader, source in zip(readers, sources, strict=True)]
             for batch in read_unit(plan, [span], plan.schema.names, config.reading):
                 count = batch.rows.num_rows
+                if batch.piece != piece:
+                    piece, row_of_piece = batch.piece, 0
                 slices = [table.slice(row, count) for table in tables]
                 extra = [array for s, t in zip(context.extras, slices[:-1], strict=True) for array in s.columns(t)]
                 keep, *ours = decided.columns(slices[-1])
                 rows = _edited(context, batch.rows, keep, unit, row, edited)
+                numbers = np.arange(row_of_piece, row_of_piece + count)
                 row += count
+                row_of_piece += count
                 whole = pa.RecordBatch.from_arrays([*rows.columns, *extra, *ours], schema=schema)
                 if keep.false_count:
                     whole = whole.filter(keep)
+                    numbers = numbers[keep.to_numpy(zero_copy_only=False)]
                 if whole.num_rows:
-                    yield whole
+                    yield Kept(batch.shard, batch.piece, numbers, whole)
 
 
 def _read_fields(reader: pa.ipc.RecordBatchFileReader, source: Extra) -> pa.Table:

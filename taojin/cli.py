@@ -16,11 +16,13 @@ usage: taojin COMMAND [--help] [--config FILE.yaml] [flags]
 
   dedup      remove exact and near-duplicates, with evidence for every removal
   quality    judge documents by rules: Gopher, C4, FineWeb-2, … or your own; annotate, filter, or both
+  tokenize   write Megatron .bin/.idx pairs, of shards or of what decisions keep: split, shuffled, with provenance
+  merge      join pairs into one
   calibrate  find the thresholds that nearly all of a trusted reference passes, as a preset
   fit        train a small quality classifier on good and bad documents
   plan       what a run would take: documents, units, memory, disk, time, and the LSH curve
   explain    why a document went or stayed: taojin explain WORK DOCUMENT
-  check      re-open an output and prove its invariants: taojin check OUT
+  check      re-open an output or a pair and prove its invariants: taojin check OUT, taojin check PREFIX
 
 taojin COMMAND --help lists its flags. Exit status: 0 done, 1 a run failed part-way (run again to resume),
 2 the input or the configuration is wrong."""
@@ -32,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands: dict[str, Callable[[list[str]], int]] = {
         "dedup": _dedup,
         "quality": _quality,
+        "tokenize": _tokenize,
+        "merge": _merge,
         "calibrate": _calibrate,
         "fit": _fit,
         "plan": _plan,
@@ -115,18 +119,23 @@ def _quality(arguments: list[str]) -> int:
     return run_job("quality", QualityJob, arguments)
 
 
-def run_job(command: str, job: Any, arguments: list[str]) -> int:
-    """Run the pipeline with a config of this class and print what it did; returns 0."""
+def with_json(config: Any) -> Any:
+    """The config with a flag more, --json."""
     from typing import Annotated
 
     from tyro.conf import arg
 
-    class JobCommand(job):  # type: ignore[misc] # its base is known at run time
+    class Command(config):  # type: ignore[misc] # its base is known at run time
         as_json: Annotated[bool, arg(name="json")] = False
         """one JSON object on stdout instead of a table"""
 
-    JobCommand.__doc__ = job.__doc__
-    config = parse(JobCommand, command, arguments)
+    Command.__doc__ = config.__doc__
+    return Command
+
+
+def run_job(command: str, job: Any, arguments: list[str]) -> int:
+    """Run the pipeline with a config of this class and print what it did; returns 0."""
+    config = parse(with_json(job), command, arguments)
     from taojin.pipeline import run_dedup, run_quality
     from taojin.report import print_result
 
@@ -135,6 +144,37 @@ def run_job(command: str, job: Any, arguments: list[str]) -> int:
     with redirect_stdout(sys.stderr):
         result = runs[command](config)
     print_result(result, as_json=config.as_json)
+    return 0
+
+
+def _tokenize(arguments: list[str]) -> int:
+    from taojin.tokenize.config import TokenizeConfig
+
+    return run_tokens("tokenize", TokenizeConfig, arguments)
+
+
+def _merge(arguments: list[str]) -> int:
+    from taojin.tokenize.config import MergeConfig
+
+    return run_tokens("merge", MergeConfig, arguments)
+
+
+def run_tokens(command: str, config_class: Any, arguments: list[str]) -> int:
+    """Write pairs with a config of this class and print what was written; returns 0."""
+    config = parse(with_json(config_class), command, arguments)
+    from taojin.pairs_report import print_tokenized
+
+    # Ray tells of lost workers by print: that is no result.
+    with redirect_stdout(sys.stderr):
+        if command == "tokenize":
+            from taojin.tokenizing import run_tokenize
+
+            result = run_tokenize(config)
+        else:
+            from taojin.merging import run_merge
+
+            result = run_merge(config)
+    print_tokenized(result, as_json=config.as_json)
     return 0
 
 

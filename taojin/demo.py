@@ -1,12 +1,13 @@
 """The whole job on real text, explained: `python -m taojin.demo [--folder DIR]`.
 
 Gathers a corpus from this Python installation (`taojin.demo_corpus`), removes its duplicates with embedded
-Ray, checks the output, and prints what went and why, three removals beside what stayed in their place, and
-where everything lies.
+Ray, checks the output, and prints what went and why, three removals beside what stayed in their place; then writes
+the clean documents as two Megatron pairs, for training and validation, checks those too, and says where all of it
+lies.
 
 Outputs: FOLDER/corpus (the raw Parquet shards), FOLDER/clean (the clean ones), FOLDER/clean.work (plan, sidecars,
-ledger). The tables go to stdout, progress to stderr.
-A rerun replaces these three folders, and only where the marker file says that the demo made them.
+ledger), FOLDER/tokens (pairs, provenance, the tokenizer if the demo had to train one). The tables go to stdout,
+progress to stderr. A rerun replaces these folders, and only where the marker file says that the demo made them.
 """
 
 import argparse
@@ -25,10 +26,14 @@ from taojin.dedup.config import DedupConfig
 from taojin.demo_corpus import gather
 from taojin.demo_findings import choose_examples, read_findings
 from taojin.demo_report import WORK, print_corpus, print_examples, print_places, print_removals
+from taojin.demo_tokenizer import find_tokenizer
+from taojin.pairs_report import tokenized_lines
 from taojin.pipeline import run_dedup
+from taojin.tokenize.config import TokenizeConfig
+from taojin.tokenizing import run_tokenize
 
 MARKER = ".taojin-demo.json"
-_MADE = ("corpus", "clean", WORK)
+_MADE = ("corpus", "clean", WORK, "tokens")
 _UNIT_MB = 4  # small, so that this small corpus is several units
 
 _GATHERING = "Gathering texts from this Python installation: half a minute at most"
@@ -59,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(folder: Path, *, limit_mb: float | None, num_cpus: int | None) -> int:
     """Gather, dedup, check, explain; returns the exit status of the check. Raises TaojinError."""
-    corpus, clean, work = (folder / name for name in _MADE)
+    corpus, clean, work, tokens = (folder / name for name in _MADE)
     config = DedupConfig(input=(str(corpus),), output=str(clean), work=str(work), unit_mb=_UNIT_MB, num_cpus=num_cpus)
     prepare_folder(folder)
     console, progress = Console(highlight=False), Console(stderr=True)
@@ -88,7 +93,31 @@ def run(folder: Path, *, limit_mb: float | None, num_cpus: int | None) -> int:
     console.print("The output, re-opened and checked", style="bold")
     status = cli.main(["check", str(clean)])
     console.print()
+    status = max(status, write_pairs(console, clean, tokens, num_cpus=num_cpus))
     print_places(console, folder, ledger, examples)
+    return status
+
+
+def write_pairs(console: Console, clean: Path, tokens: Path, *, num_cpus: int | None) -> int:
+    """Tokenize the clean shards and check the pairs; returns the exit status of the check."""
+    tokens.mkdir()
+    tokenizer, whose = find_tokenizer(clean, tokens)
+    config = TokenizeConfig(
+        input=(str(clean),),
+        output=str(tokens / "demo"),
+        tokenizer=str(tokenizer),
+        split="train=0.98,valid=0.02",
+        unit_mb=_UNIT_MB,
+        num_cpus=num_cpus,
+    )
+    result = run_tokenize(config)
+    console.print(f"The clean documents as Megatron pairs, by {whose}", style="bold")
+    for line in tokenized_lines(result):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    console.print()
+    console.print("The pairs, re-opened and checked", style="bold")
+    status = cli.main(["check", config.output])
+    console.print()
     return status
 
 

@@ -116,6 +116,7 @@ def print_places(console: Console, folder: Path, ledger: Path, examples: Sequenc
         ("clean documents", folder / "clean"),
         ("ledger", ledger),
         ("work folder", folder / WORK),
+        ("token pairs", folder / "tokens"),
     ):
         line(f"  {what:<16}{path}")
     line("")
@@ -123,6 +124,7 @@ def print_places(console: Console, folder: Path, ledger: Path, examples: Sequenc
     for example in examples:
         line(f"  taojin explain {shlex.quote(str(folder / 'clean.work'))} {shlex.quote(example.removal.document_id)}")
     line("  taojin dedup --help")
+    line("  taojin tokenize --help")
 
 
 def _table(title: str, first: str, *others: str) -> Table:

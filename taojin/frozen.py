@@ -11,7 +11,7 @@ import pyarrow as pa
 from taojin.core.config import fingerprint
 from taojin.core.corpus import Plan, make_plan
 from taojin.core.errors import FrozenPlanError, InputError, OutputError
-from taojin.core.job import JobConfig
+from taojin.core.job import JobConfig, ShardJob
 from taojin.core.storage import Folder
 from taojin.core.uris import is_uri, split_query
 from taojin.dedup.config import DedupConfig
@@ -23,15 +23,21 @@ CONTENTS = {
     "models": "the content of --models",
     "sensitive": "the content of --sensitive",
     "questions": "the content of --decontaminate",
+    "tokenizer": "the content of --tokenizer",
+    "chat_template": "the content of --chat-template",
 }
 
 
 def open_plan(config: JobConfig, work: Folder) -> Plan:
-    """The plan of WORK: made now, or the frozen one if inputs and scan config are still the same.
+    """The plan of WORK: made now, or the frozen one if inputs and scan config are still the same."""
+    return freeze(fresh_plan(config), work)
+
+
+def freeze(fresh: Plan, work: Folder) -> Plan:
+    """The plan of WORK: this one, or the frozen one if that is the same.
 
     Raises FrozenPlanError with the differences otherwise; nothing is deleted.
     """
-    fresh = fresh_plan(config)
     value = fresh.as_json()
     if work.exists("plan.json"):
         frozen = work.read_json("plan.json")
@@ -67,11 +73,7 @@ def fresh_plan(config: JobConfig) -> Plan:
 
 def check_columns(config: JobConfig, plan: Plan) -> None:
     """Raise InputError for a column that was asked for by name and is not there."""
-    columns = ", ".join(f"{field.name} ({field.type})" for field in plan.schema)
-    for flag, name in (("id-column", config.id_column), ("source-column", config.source_column)):
-        default = JobConfig.model_fields[flag.replace("-", "_")].default
-        if name != default and name not in plan.schema.names:
-            raise InputError(f"no column {name!r} for --{flag}; there are: {columns}")
+    columns = check_named_columns(config, plan)
     extras = extras_of(config, Folder(config.work_folder), Folder(config.work_folder))
     taken = [field.name for extra in extras for field in extra.written() if field.name in plan.schema.names]
     if taken:
@@ -90,12 +92,22 @@ def check_columns(config: JobConfig, plan: Plan) -> None:
             raise InputError(f"--quality-column {config.quality_column}: expected numbers, found {kind}")
 
 
+def check_named_columns(config: ShardJob, plan: Plan) -> str:
+    """The plan's columns in words. Raises InputError for an id or source column that was named and is not there."""
+    columns = ", ".join(f"{field.name} ({field.type})" for field in plan.schema)
+    for flag, name in (("id-column", config.id_column), ("source-column", config.source_column)):
+        default = ShardJob.model_fields[flag.replace("-", "_")].default
+        if name != default and name not in plan.schema.names:
+            raise InputError(f"no column {name!r} for --{flag}; there are: {columns}")
+    return columns
+
+
 def plan_differences(frozen: dict[str, Any], fresh: dict[str, Any]) -> list[str]:
     """Human-readable differences between a frozen plan and what it would be now."""
     differences = []
     if frozen["format"] != fresh["format"]:
         differences.append(f"its plan has format {frozen['format']}, this version writes {fresh['format']}")
-    kinds = ["dedup" if "sketch" in plan["config"] else "quality" for plan in (frozen, fresh)]
+    kinds = [_command(plan["config"]) for plan in (frozen, fresh)]
     if kinds[0] != kinds[1]:
         return [f"it was made by `taojin {kinds[0]}`"]
     was, now = _settings(frozen["config"]), _settings(fresh["config"])
@@ -119,10 +131,16 @@ def plan_differences(frozen: dict[str, Any], fresh: dict[str, Any]) -> list[str]
     return differences
 
 
+def _command(config: dict[str, Any]) -> str:
+    return "tokenize" if "pieces" in config["formats"] else "dedup" if "sketch" in config else "quality"
+
+
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
     """All settings of a scan by name, formats one by one. What an older plan does not name had its default."""
     defaults = {name: DedupJob.model_fields[name].default for name in ("repair", "signals")}
     formats = {CONTENTS.get(name, f"format of {name}"): value for name, value in config["formats"].items()}
+    if _command(config) == "tokenize":
+        defaults = {}
     return {**defaults, **{key: value for key, value in config.items() if key != "formats"}, **formats}
 
 
@@ -144,7 +162,7 @@ def claim_output(config: JobConfig, work: Folder, output: Folder) -> None:
     output.write_json(MARKER, marker)
 
 
-def refuse_overlap(config: JobConfig) -> None:
+def refuse_overlap(config: ShardJob) -> None:
     """OUT and WORK may be neither an input nor lie inside one: the next run would read them."""
     for flag, folder in (("--output", config.output), ("--work", config.work_folder)):
         here = _place(folder) if folder else ""

@@ -18,7 +18,7 @@ from taojin import __version__
 from taojin.core.config import fingerprint
 from taojin.core.corpus import Plan
 from taojin.core.errors import InputError, InvariantError
-from taojin.core.job import JobConfig
+from taojin.core.job import JobConfig, ShardJob
 from taojin.core.ledger import Decided, DecisionContext, decide_unit, totals
 from taojin.core.progress import Progress
 from taojin.core.scan import Analyzer, ScanContext, scan_unit
@@ -33,6 +33,7 @@ from taojin.frozen import claim_output, open_plan, refuse_overlap
 from taojin.jobs import QualityJob, edits_of, extras_of
 from taojin.opened import corpus_of, finished_decisions, scan_config, split_decision
 from taojin.quality.config import QualityConfig
+from taojin.tokenize.config import MergeConfig
 
 MANIFEST = "_manifest.json"
 
@@ -189,7 +190,7 @@ def write_all(
 
 
 @contextmanager
-def open_executor(config: JobConfig, num_units: int) -> Iterator[Executor]:
+def open_executor(config: ShardJob | MergeConfig, num_units: int) -> Iterator[Executor]:
     """Ray where it pays: not with --num-cpus 0, not for a single unit unless a cluster was named."""
     address = config.address or os.environ.get("RAY_ADDRESS") or None
     local = config.num_cpus == 0 or (num_units <= 1 and address is None)

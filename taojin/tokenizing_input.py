@@ -1,0 +1,137 @@
+"""What `taojin tokenize` looks at before its first task: tokenizer, input, plan, backend. Whatever it would refuse is
+refused here."""
+
+from collections import Counter
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from taojin.core.config import fingerprint
+from taojin.core.corpus import Plan, make_plan
+from taojin.core.errors import ConfigError, InputError
+from taojin.core.storage import Folder, resolve
+from taojin.core.uris import split_query
+from taojin.core.write import Extra, WriteContext
+from taojin.frozen import check_named_columns
+from taojin.jobs import LANGUAGE_FIELDS, edits_of
+from taojin.opened import missing_input, open_work
+from taojin.quality.config import QualityConfig
+from taojin.tokenize.backends import choose_backend
+from taojin.tokenize.config import TokenizeConfig
+from taojin.tokenize.documents import Input, read_documents
+from taojin.tokenize.tokenizer_file import Facts, TokenizerFile, describe, read_tokenizer
+
+SAMPLE_BYTES = 400_000
+
+
+def open_tokenizer(config: TokenizeConfig) -> tuple[TokenizerFile, Facts]:
+    """The tokenizer and what is known of it. Raises ConfigError where the config asks for what it has not."""
+    file = read_tokenizer(config.tokenizer, pattern=config.tokenizer_pattern)
+    facts = describe(file, eod=config.eod, add_special_tokens=config.add_special_tokens)
+    if config.append_eod and facts.eod is None:
+        raise ConfigError(
+            f"--tokenizer {config.tokenizer}: no end-of-document token is known of it; name one with --eod, or go "
+            "without with --no-append-eod"
+        )
+    return file, facts
+
+
+def split_prefix(prefix: str) -> tuple[Folder, str]:
+    """(folder, stem) of a PREFIX; raises ConfigError for a folder's name."""
+    path, query = split_query(prefix)
+    folder, slash, stem = path.rpartition("/")
+    if not stem or prefix.partition("?")[0].endswith("/"):
+        raise ConfigError(f"--output {prefix}: expected a PREFIX of files, as in data/zh, found a folder")
+    return Folder((folder or ("/" if slash else ".")) + query), stem
+
+
+def open_input(config: TokenizeConfig, work: Folder) -> tuple[Input, Plan]:
+    """What is read, and its plan as it would be made now. Raises InputError."""
+    if config.decisions is not None:
+        return open_decisions(config.decisions, config.language_column, work)
+    plan = make_plan(
+        config.input,
+        text_column=config.text,
+        id_column=config.id_column,
+        source_column=config.source_column,
+        unit_bytes=int(config.unit_mb * 1e6),
+        entries_per_document=0,
+        config={},
+        skip_bad=config.skip_bad_units,
+        keep_ours=True,
+        structured=config.reading.structured,
+    )
+    check_named_columns(config, plan)
+    if config.by_source and config.source_column not in plan.schema.names:
+        columns = ", ".join(plan.schema.names)
+        raise InputError(f"--by-source needs a source column; there is no {config.source_column!r} among: {columns}")
+    return Input(plan, config.reading, config.language_column, config.prompt_column or ""), plan
+
+
+def open_decisions(name: str, language_column: str, work: Folder) -> tuple[Input, Plan]:
+    """The input of a finished WORK folder, with what its decisions keep."""
+    opened = open_work(name)
+    corpus = opened.corpus
+    if reason := missing_input(corpus, np.unique(corpus.ordinals.shard_first[:-1])):
+        raise InputError(f"--decisions {name}: {reason}")
+    theirs = corpus.view.folder
+    extras: tuple[Extra, ...] = ()
+    language = language_column
+    measured = isinstance(corpus.config, QualityConfig) and corpus.config.measures and corpus.config.language
+    if language not in corpus.plan.schema.names and measured:
+        extras, language = (Extra(theirs.child("signals"), LANGUAGE_FIELDS[:1]),), LANGUAGE_FIELDS[0].name
+    edits = edits_of(corpus.config, theirs)
+    kept = WriteContext(corpus.plan, corpus.config, corpus.ordinals, opened.decide, work, extras, edits)
+    config = {"decisions": theirs.uri, "decide": opened.decide.name, "reading": corpus.plan.config}
+    return Input(corpus.plan, corpus.config.reading, language, "", kept), corpus.plan._replace(config=config)
+
+
+def frozen_plan(config: TokenizeConfig, fresh: Plan, file: TokenizerFile, facts: Facts) -> Plan:
+    """The plan with everything that the pairs depend on."""
+    part = config.scan_part()
+    contents = {"tokenizer": [file.fingerprint, facts.eod, facts.eod_token], "chat_template": chat_template(config)}
+    formats = {**part["formats"], **{name: fingerprint(value) for name, value in contents.items() if value}}
+    return fresh._replace(config={**part, **fresh.config, "formats": formats})
+
+
+def chat_template(config: TokenizeConfig) -> str:
+    """The text of --chat-template, "" without one."""
+    if config.chat_template is None:
+        return ""
+    filesystem, path = resolve(config.chat_template)
+    try:
+        with filesystem.open_input_stream(path) as stream:
+            return bytes(stream.read()).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--chat-template {config.chat_template}: cannot be read: {error}") from None
+
+
+def chosen_backend(config: TokenizeConfig, work: Folder, file: TokenizerFile, source: Input) -> tuple[str, str]:
+    """The backend and why; chosen by the first run and kept by those that resume it."""
+    if config.chat:
+        return "reference", "conversations need the places of tokens in the text"
+    if not work.exists("backend.json"):
+        plain = config.special_in_text == "plain"
+        choice = choose_backend(file, sample_of(source), wanted=config.backend, plain=plain)
+        work.write_json("backend.json", choice._asdict())
+    choice = work.read_json("backend.json")
+    return choice["backend"], choice["reason"]
+
+
+def sample_of(source: Input) -> pa.LargeStringArray:
+    """Texts from the first, the middle and the last unit, SAMPLE_BYTES in all."""
+    units = len(source.plan.units)
+    wanted = sorted({0, units // 2, units - 1}) if units else []
+    texts: list[pa.Array] = [pa.array([], pa.large_string())]
+    for unit in wanted:
+        for documents in islice(read_documents(source, unit, Counter(), Counter()), 1):
+            texts += [first_bytes(documents.texts, SAMPLE_BYTES // len(wanted))]
+    return pa.concat_arrays(texts)
+
+
+def first_bytes(texts: pa.LargeStringArray, size: int) -> pa.LargeStringArray:
+    """The first texts, at least one, of about `size` bytes."""
+    lengths = np.cumsum(pc.binary_length(texts).to_numpy())
+    return texts.slice(0, max(1, int(np.searchsorted(lengths, size))))

@@ -1,0 +1,261 @@
+"""Which tokens go where: pieces laid out as pairs, and their ranges copied there.
+
+A pair is the segments of its split and source, piece after piece. Offsets follow from counts, so every piece is copied
+on its own: local files are written side by side at their offsets, an object of an object store is written by one task
+from beginning to end. What is copied is hashed on the way, and refused unless it is what was once written.
+Cost: a read, a hash and a write of every byte. Memory: one block.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from taojin.core.errors import BadShardError
+from taojin.core.storage import Folder
+
+BLOCK_BYTES = 8_000_000
+
+
+class Part(NamedTuple):
+    """Consecutive documents of a piece that go to one pair, all of one segment; `first_…` count from its beginning."""
+
+    piece: int
+    segment: int
+    first_document: int
+    documents: int
+    first_sequence: int
+    sequences: int
+    first_token: int
+    tokens: int
+
+
+class Pair(NamedTuple):
+    """What one .bin/.idx holds. number: among those of its split and source, -1 where there is one only."""
+
+    split: str
+    source: str
+    number: int
+    parts: tuple[Part, ...]
+
+    def total(self, name: str) -> int:
+        return sum(getattr(part, name) for part in self.parts)
+
+
+class Target(NamedTuple):
+    """Bytes [first, first + bytes) of a span go to offset `at` of an output."""
+
+    output: int
+    at: int
+    first: int
+    bytes: int
+
+
+class Span(NamedTuple):
+    """A range of a file that was hashed when it was written (xxh3; "" where nobody did), and where its bytes go."""
+
+    folder: Folder
+    name: str
+    first: int
+    bytes: int
+    xxh3: str
+    targets: tuple[Target, ...]
+
+
+class CopyContext(NamedTuple):
+    """outputs: names in `out` · remedy: what to do about a span whose hash is off; {name} is its file's name, without
+    suffix."""
+
+    out: Folder
+    outputs: tuple[str, ...]
+    remedy: str
+
+
+def lay_out(
+    pieces: Sequence[Sequence[dict[str, Any]]],
+    splits: Sequence[str],
+    shard_tokens: int,
+    counts_of: Callable[[int, int, int], tuple[NDArray[np.int64], NDArray[np.int64]]],
+) -> list[Pair]:
+    """Pairs of the pieces' segments, by split, source and number.
+
+    counts_of(piece, first document, documents) → tokens and sequences per document; asked where a pair is cut.
+    """
+    groups: dict[tuple[int, str], list[Part]] = {}
+    for piece, segments in enumerate(pieces):
+        document = sequence = token = 0
+        for number, segment in enumerate(segments):
+            counts = segment["documents"], segment["sequences"], segment["tokens"]
+            part = Part(piece, number, document, counts[0], sequence, counts[1], token, counts[2])
+            groups.setdefault((splits.index(segment["split"]), segment["source"]), []).append(part)
+            document, sequence, token = document + counts[0], sequence + counts[1], token + counts[2]
+    pairs = []
+    for (split, source), parts in sorted(groups.items()):
+        cut = cut_parts(parts, shard_tokens, counts_of) if shard_tokens else [parts]
+        pairs += [
+            Pair(splits[split], source, number if shard_tokens else -1, tuple(group))
+            for number, group in enumerate(cut)
+        ]
+    return pairs
+
+
+def cut_parts(
+    parts: Sequence[Part],
+    shard_tokens: int,
+    counts_of: Callable[[int, int, int], tuple[NDArray[np.int64], NDArray[np.int64]]],
+) -> list[list[Part]]:
+    """Groups of at most `shard_tokens` tokens, in order, cut between documents; a longer document has its own."""
+    groups: list[list[Part]] = [[]]
+    room = shard_tokens
+    for part in parts:
+        while part.tokens > room:
+            tokens, sequences = counts_of(part.piece, part.first_document, part.documents)
+            sums = np.cumsum(tokens)
+            fit = int(np.searchsorted(sums, room, side="right"))
+            if not fit and not groups[-1]:
+                fit = 1
+            if fit:
+                head = part._replace(documents=fit, sequences=int(sequences[:fit].sum()), tokens=int(sums[fit - 1]))
+                groups[-1].append(head)
+                part = Part(
+                    part.piece,
+                    part.segment,
+                    part.first_document + fit,
+                    part.documents - fit,
+                    part.first_sequence + head.sequences,
+                    part.sequences - head.sequences,
+                    part.first_token + head.tokens,
+                    part.tokens - head.tokens,
+                )
+            groups.append([])
+            room = shard_tokens
+        if part.documents:
+            groups[-1].append(part)
+            room -= part.tokens
+    return [group for group in groups if group]
+
+
+def spans_of(
+    pieces: Sequence[Sequence[dict[str, Any]]],
+    pairs: Sequence[Pair],
+    folder: Folder,
+    names: Sequence[str],
+    kind: str,
+    itemsize: int,
+    first_output: int = 0,
+) -> list[list[Span]]:
+    """The spans of every piece's file of a kind, for `copy_spans`. The i-th pair is output `first_output` + i.
+
+    folder, names: where the pieces' files are, and their names without the suffix `kind`.
+    """
+    targets: dict[tuple[int, int], list[Target]] = {}
+    first_token: dict[tuple[int, int], int] = {}
+    for piece, segments in enumerate(pieces):
+        token = 0
+        for number, segment in enumerate(segments):
+            first_token[piece, number] = token
+            token += segment["tokens"]
+    for output, pair in enumerate(pairs, first_output):
+        at = 0
+        for part in pair.parts:
+            key = part.piece, part.segment
+            size = part.tokens * itemsize
+            if size:
+                first = (part.first_token - first_token[key]) * itemsize
+                targets.setdefault(key, []).append(Target(output, at, first, size))
+            at += size
+    return [
+        [
+            Span(
+                folder,
+                f"{names[piece]}.{kind}",
+                first_token[piece, number] * itemsize,
+                segment["tokens"] * itemsize,
+                segment["xxh3"][kind],
+                tuple(targets[piece, number]),
+            )
+            for number, segment in enumerate(segments)
+            if segment["tokens"]
+        ]
+        for piece, segments in enumerate(pieces)
+    ]
+
+
+def spans_by_output(spans: Sequence[Sequence[Span]], outputs: int) -> list[tuple[int, tuple[Span, ...]]]:
+    """The same, gathered by output and in its order, for `write_object`."""
+    found: list[list[Span]] = [[] for _ in range(outputs)]
+    for span in (span for group in spans for span in group):
+        for target in span.targets:
+            found[target.output].append(span._replace(targets=(target,)))
+    return [(output, tuple(sorted(group, key=lambda span: span.targets[0].at))) for output, group in enumerate(found)]
+
+
+def copy_spans(context: CopyContext, spans: Sequence[Span]) -> dict[str, Any]:
+    """Copy spans to their places in local files, which are there in full size. Raises BadShardError for a hash that is
+    off."""
+    files: dict[int, int] = {}
+    ranges: list[list[Any]] = []
+    try:
+        for span in spans:
+            for target in span.targets:
+                if target.output not in files:
+                    files[target.output] = os.open(context.out.path(context.outputs[target.output]), os.O_WRONLY)
+            ranges += _copy(context, span, lambda output, at, data: _write_at(files[output], at, data))
+        for file in files.values():
+            os.fsync(file)
+    finally:
+        for file in files.values():
+            os.close(file)
+    return {"copied": sum(span.bytes for span in spans), "ranges": ranges, "files": {}}
+
+
+def write_object(context: CopyContext, item: tuple[int, Sequence[Span]]) -> dict[str, Any]:
+    """Write one output from beginning to end."""
+    output, spans = item
+    ranges: list[list[Any]] = []
+    name = context.outputs[output]
+    with context.out.create(name) as sink:
+        for span in spans:
+            ranges += _copy(context, span, lambda _output, _at, data: sink.write(data))
+    return {"ranges": ranges, "files": {"bin": context.out.entry(name, sink).as_json()}}
+
+
+def _copy(context: CopyContext, span: Span, write: Callable[[int, int, Any], Any]) -> list[list[Any]]:
+    """[output, offset there, bytes, xxh3] of what was copied."""
+    whole = xxhash.xxh3_64()
+    hashes = [xxhash.xxh3_64() for _ in span.targets]
+    # Not mapped: the pages of a mapping would count as memory of this process.
+    filesystem, _ = span.folder.resolve()
+    with filesystem.open_input_file(span.folder.path(span.name)) as file:
+        file.seek(span.first)
+        done = 0
+        while done < span.bytes:
+            block = memoryview(file.read_buffer(min(BLOCK_BYTES, span.bytes - done)))
+            if not len(block):
+                break
+            whole.update(block)
+            for target, hasher in zip(span.targets, hashes, strict=True):
+                first = max(target.first, done)
+                last = min(target.first + target.bytes, done + len(block))
+                if first < last:
+                    data = block[first - done : last - done]
+                    hasher.update(data)
+                    write(target.output, target.at + first - target.first, data)
+            done += len(block)
+    if done < span.bytes or (span.xxh3 and whole.hexdigest() != span.xxh3):
+        what = "its checksum is not the one it was written with" if done == span.bytes else "it is cut short"
+        remedy = context.remedy.replace("{name}", span.name.partition(".")[0])
+        raise BadShardError(f"{span.folder.uri}/{span.name}: {what}; {remedy}")
+    return [
+        [target.output, target.at, target.bytes, hasher.hexdigest()]
+        for target, hasher in zip(span.targets, hashes, strict=True)
+    ]
+
+
+def _write_at(file: int, at: int, data: memoryview) -> None:
+    while len(data):
+        written = os.pwrite(file, data, at)
+        data, at = data[written:], at + written
