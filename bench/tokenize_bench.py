@@ -1,4 +1,4 @@
-"""What the parts of the lane `tokenize` share: their folder, the command, its start-up, and comparing bytes of pairs."""
+"""What the parts of the lane `tokenize` share: folders, the command, its start-up, comparing the bytes of pairs."""
 
 import hashlib
 import json
@@ -101,8 +101,8 @@ def startup_seconds(bench: Bench) -> float:
 
 
 def digests_told(text: str) -> dict[str, str]:
-    """suffix → sha256 of the lines of a README in the form of sha256sum."""
-    found = re.findall(r"^\s*([0-9a-f]{64})\s+\S+\.(bin|idx)\s*$", text, re.MULTILINE)
+    """suffix → sha256, of the lines of a README that name a digest and a file."""
+    found = re.findall(r"\b([0-9a-f]{64})\s+\S+\.(bin|idx)\s*$", text, re.MULTILINE)
     return {suffix: digest for digest, suffix in found}
 
 
@@ -121,9 +121,12 @@ def _compare(row: Row, what: str, found: dict[str, str], wanted: dict[str, str])
 
 def compare_with_oracle(bench: Bench, row: Row, prefix: Path) -> None:
     readme = bench.context.corpus.parent.parent / "megatron" / "README.md"
-    wanted = digests_told(readme.read_text(encoding="utf-8")) if readme.is_file() else {}
-    if len(wanted) == 2:
-        _compare(row, "the pair that Megatron-LM's own tool wrote", digests_of(prefix), wanted)
+    if not readme.is_file():
+        return
+    wanted = digests_told(readme.read_text(encoding="utf-8"))
+    if len(wanted) != 2:
+        raise CorpusError(f"{readme}: expected the sha256 of a .bin and of an .idx, found {len(wanted)}")
+    _compare(row, "the pair that Megatron-LM's own tool wrote", digests_of(prefix), wanted)
 
 
 def compare_with_ours(bench: Bench, row: Row, prefix: Path) -> None:

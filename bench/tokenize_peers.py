@@ -1,4 +1,4 @@
-"""Peers of `taojin tokenize`: Megatron-LM's tool, or its loop, and datatrove's tokenizer, in environments of their own."""
+"""The peers of `taojin tokenize`: Megatron-LM's tool, or its loop, and datatrove; each in its own environment."""
 
 import json
 import shutil

@@ -14,6 +14,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -168,6 +169,18 @@ class RayExecutor:
 
     def close(self) -> None:
         self.ray.shutdown()
+
+
+@contextmanager
+def open_executor(address: str | None, num_cpus: int | None, num_units: int, *, quiet: bool) -> Iterator[Executor]:
+    """Ray where it pays: not with --num-cpus 0, not for a single unit unless a cluster was named."""
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    local = num_cpus == 0 or (num_units <= 1 and address is None)
+    executor: Executor = LocalExecutor() if local else RayExecutor(address=address, num_cpus=num_cpus, quiet=quiet)
+    try:
+        yield executor
+    finally:
+        executor.close()
 
 
 class Stages:

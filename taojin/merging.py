@@ -19,9 +19,8 @@ from taojin.core.config import fingerprint
 from taojin.core.errors import ConfigError, InputError
 from taojin.core.progress import Progress
 from taojin.core.storage import Folder, with_retries
-from taojin.core.tasks import Stages
+from taojin.core.tasks import Stages, open_executor
 from taojin.core.uris import with_suffix
-from taojin.pipeline import open_executor
 from taojin.tokenize.config import MergeConfig
 from taojin.tokenize.megatron import IndexedPair, write_index
 from taojin.tokenize.merge import Span, Target
@@ -60,13 +59,14 @@ def run_merge(config: MergeConfig) -> Tokenized:
     if manifest := finished(folder, stem, claim):
         progress.note(f"{config.output}: written by an earlier run")
         return Tokenized(manifest, folder, stem, work, manifest["warnings"])
-    with open_executor(config, len(sources) + sum(s.pair.bin.bytes for s in sources) // SPAN_BYTES) as executor:
+    spans = spans_of_pairs(sources)
+    with open_executor(config.address, config.num_cpus, len(spans), quiet=config.quiet) as executor:
         executor.require_shared(work)
         executor.require_shared(folder)
         stages = Stages(work.child(f"stats/{claim}"), executor, progress)
         size = sum(source.pair.bin.bytes for source in sources)
         remedy = "the pair was damaged after it was written: check it, and make it again"
-        (ranges,) = write_tokens(stages, work, folder, [stem], [size], spans_of_pairs(sources), remedy)
+        (ranges,) = write_tokens(stages, work, folder, [stem], [size], spans, remedy)
     files = with_retries(lambda: write_index_of(folder, stem, sources))
     totals = {
         "documents": sum(source.pair.num_documents for source in sources),

@@ -4,10 +4,8 @@
 way in for a program. Why it is cut like this: ARCHITECTURE.md.
 """
 
-import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +16,13 @@ from taojin import __version__
 from taojin.core.config import fingerprint
 from taojin.core.corpus import Plan
 from taojin.core.errors import InputError, InvariantError
-from taojin.core.job import JobConfig, ShardJob
+from taojin.core.job import JobConfig
 from taojin.core.ledger import Decided, DecisionContext, decide_unit, totals
 from taojin.core.progress import Progress
 from taojin.core.scan import Analyzer, ScanContext, scan_unit
 from taojin.core.sidecars import Corpus
 from taojin.core.storage import FileEntry, Folder, with_retries
-from taojin.core.tasks import Executor, LocalExecutor, RayExecutor, Stages, Stats, unit_name
+from taojin.core.tasks import Stages, Stats, open_executor, unit_name
 from taojin.core.write import WriteContext, cut_parts, write_part
 from taojin.dedup.config import DedupConfig
 from taojin.dedup.decide import decide
@@ -33,7 +31,6 @@ from taojin.frozen import claim_output, open_plan, refuse_overlap
 from taojin.jobs import QualityJob, edits_of, extras_of
 from taojin.opened import corpus_of, finished_decisions, scan_config, split_decision
 from taojin.quality.config import QualityConfig
-from taojin.tokenize.config import MergeConfig
 
 MANIFEST = "_manifest.json"
 
@@ -70,7 +67,7 @@ def _run(config: JobConfig) -> Result:
     folder = work.child(config.decide_name)
     if output:
         with_retries(lambda: claim_output(config, work, output))
-    with open_executor(config, len(plan.units)) as executor:
+    with open_executor(config.address, config.num_cpus, len(plan.units), quiet=config.quiet) as executor:
         executor.require_shared(work)
         if output:
             executor.require_shared(output)
@@ -187,20 +184,6 @@ def write_all(
     if edited:
         counts["edited"] = dict(sorted(edited.items()))
     with_retries(lambda: write_manifest(config, plan, folder, output, counts, stats))
-
-
-@contextmanager
-def open_executor(config: ShardJob | MergeConfig, num_units: int) -> Iterator[Executor]:
-    """Ray where it pays: not with --num-cpus 0, not for a single unit unless a cluster was named."""
-    address = config.address or os.environ.get("RAY_ADDRESS") or None
-    local = config.num_cpus == 0 or (num_units <= 1 and address is None)
-    executor: Executor = (
-        LocalExecutor() if local else RayExecutor(address=address, num_cpus=config.num_cpus, quiet=config.quiet)
-    )
-    try:
-        yield executor
-    finally:
-        executor.close()
 
 
 def view_of(work: Folder, plan: Plan, config: JobConfig, scan_stats: Sequence[Stats], first: int) -> Corpus:

@@ -1,11 +1,12 @@
 """What `taojin dedup` and `taojin quality` print when they are done, and words that other commands print too."""
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from taojin.pipeline import Result
+if TYPE_CHECKING:
+    from taojin.pipeline import Result
 
 # How each reason reads to a person.
 REASON_WORDS = {
@@ -21,7 +22,7 @@ REASON_WORDS = {
 }
 
 
-def print_result(result: Result, *, as_json: bool) -> None:
+def print_result(result: "Result", *, as_json: bool) -> None:
     if as_json:
         where = {"work": result.work.uri, "decide": result.decide.uri}
         where["output"] = result.output.uri if result.output else ""
@@ -31,7 +32,7 @@ def print_result(result: Result, *, as_json: bool) -> None:
         print(line)
 
 
-def result_lines(result: Result) -> list[str]:
+def result_lines(result: "Result") -> list[str]:
     counts = result.counts
     documents = counts["documents"]
     rows: list[tuple[str, int, str]] = [("documents in", documents, f"{counts['text_bytes'] / 1e6:,.1f} MB of text")]

@@ -20,10 +20,9 @@ from taojin.core.corpus import Plan
 from taojin.core.errors import BadShardError, InvariantError, OutputError
 from taojin.core.progress import Progress
 from taojin.core.storage import FileEntry, Folder, with_retries
-from taojin.core.tasks import Stages, Stats, unit_name
+from taojin.core.tasks import Stages, Stats, open_executor, unit_name
 from taojin.core.uris import with_suffix
 from taojin.frozen import freeze, refuse_overlap
-from taojin.pipeline import open_executor
 from taojin.tokenize.blend import parse_weights, unused_weights, write_blend
 from taojin.tokenize.config import TokenizeConfig
 from taojin.tokenize.documents import Input
@@ -68,7 +67,7 @@ def run_tokenize(config: TokenizeConfig) -> Tokenized:
         return Tokenized(manifest, folder, stem, work, manifest["warnings"])
     refuse_existing(folder, early_names(stem, config), work)
     warnings = [warning] if (warning := header_warning(facts.vocab_size)) else []
-    with open_executor(config, len(plan.units)) as executor:
+    with open_executor(config.address, config.num_cpus, len(plan.units), quiet=config.quiet) as executor:
         executor.require_shared(work)
         executor.require_shared(folder)
         stages = Stages(work.child("stats"), executor, progress)

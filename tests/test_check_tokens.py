@@ -18,6 +18,8 @@ from tests.jobs import chinese, dedup, taojin, write_jsonl, write_parquet
 from tests.pair_checks import EOD, broken, byte_tokenizer, findings, flip, statuses
 
 PROVED_ALONE = ["manifest", "files", "format", "tokens", "provenance", "counts", "splits", "blend"]
+# Flags of a check that reads no text: it is faster.
+ALONE = ["--sample", 0]
 PROVED = [*PROVED_ALONE, "work", "texts"]
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -54,9 +56,9 @@ def components(rows: list[dict[str, Any]], first: int = 0) -> pa.Table:
 
 def tokenize(root: Path, source: Path, *flags: object, output: str = "zh") -> Path:
     """PREFIX of `taojin tokenize` with a tokenizer of bytes, without Ray."""
-    given = [] if "--decisions" in flags else ["--input", source]
+    given = ["--decisions", source] if source.suffix == ".work" else ["--input", source, "--unit-mb", "0.02"]
     where = ["--output", root / "out" / output, "--tokenizer", root / "tokenizer.json"]
-    run = ["--num-cpus", "0", "--quiet", "--backend", "reference", "--unit-mb", "0.02"]
+    run = ["--num-cpus", "0", "--quiet", "--backend", "reference"]
     outcome = taojin("tokenize", *given, *where, *run, *flags)
     assert outcome.status == 0, outcome.err
     return root / "out" / output
@@ -193,7 +195,7 @@ def test_what_decisions_keep_is_compared_as_they_edit_it(finished: Path, tmp_pat
     rows += [{**row, "id": f"again-{row['id']}"} for row in rows[:30]]
     write_parquet(tmp_path / "in" / "a.parquet", rows)
     assert dedup(tmp_path / "in", tmp_path / "clean").status == 0
-    prefix = tokenize(tmp_path, tmp_path / "in", "--decisions", tmp_path / "clean.work", "--split", "a=0.5,b=0.5")
+    prefix = tokenize(tmp_path, tmp_path / "clean.work", "--split", "a=0.5,b=0.5")
     found = findings(prefix)
     assert statuses(found) == {"proved"}
     assert "by component" in found["splits"][1]
@@ -330,11 +332,11 @@ def test_a_work_folder_that_was_named_must_be_there(fresh: Path, tmp_path: Path)
 
 
 def test_a_flipped_byte_in_any_file_names_it(prefix: Path) -> None:
-    for pair in manifest_of(prefix)["pairs"]:
+    for pair in manifest_of(prefix)["pairs"][:3]:
         for entry in pair["files"].values():
             path = prefix.parent / entry["name"]
             flip(path, entry["bytes"] // 2)
-            assert f"{entry['name']}: " in broken(prefix)["files"]
+            assert f"{entry['name']}: " in broken(prefix, flags=ALONE)["files"]
             flip(path, entry["bytes"] // 2)
 
 
@@ -342,57 +344,57 @@ def test_a_flipped_byte_in_any_file_names_it(prefix: Path) -> None:
 def test_a_missing_file_is_named(prefix: Path, suffix: str) -> None:
     name = pair_names(prefix)[1] + suffix
     (prefix.parent / name).unlink()
-    assert f"{name}: " in broken(prefix)["files"]
-    assert "no file" in broken(prefix)["files"]
+    assert f"{name}: " in broken(prefix, flags=ALONE)["files"]
+    assert "no file" in broken(prefix, flags=ALONE)["files"]
 
 
 @pytest.mark.parametrize("suffix", [".bin", ".idx", ".parquet"])
 def test_a_file_that_was_cut_is_named(prefix: Path, suffix: str) -> None:
     path = prefix.parent / (pair_names(prefix)[1] + suffix)
     path.write_bytes(path.read_bytes()[:-2])
-    assert f"{path.name}: expected" in broken(prefix)["files"]
+    assert f"{path.name}: expected" in broken(prefix, flags=ALONE)["files"]
 
 
 def test_a_manifest_that_is_not_there_means_the_run_did_not_end(prefix: Path) -> None:
     Path(f"{prefix}.manifest.json").unlink()
-    assert "resumes" in broken(prefix)["manifest"]
+    assert "resumes" in broken(prefix, flags=ALONE)["manifest"]
 
 
 def test_a_damaged_manifest_is_named(prefix: Path) -> None:
     Path(f"{prefix}.manifest.json").write_text("{")
-    assert "zh.manifest.json: " in broken(prefix)["manifest"]
+    assert "zh.manifest.json: " in broken(prefix, flags=ALONE)["manifest"]
 
 
 @pytest.mark.parametrize("name", ["read", "documents", "sequences", "tokens", "empty", "ends_in_text"])
 def test_a_wrong_count_in_the_manifest_is_found(prefix: Path, name: str) -> None:
     change_manifest(prefix, lambda manifest: manifest["counts"].update({name: manifest["counts"][name] + 1}))
-    assert "zh.manifest.json: " in broken(prefix)["tokens" if name == "ends_in_text" else "counts"]
+    assert "zh.manifest.json: " in broken(prefix, flags=ALONE)["tokens" if name == "ends_in_text" else "counts"]
 
 
 @pytest.mark.parametrize("name", ["by_split", "by_source", "by_language"])
 @pytest.mark.parametrize("what", ["documents", "tokens"])
 def test_a_wrong_total_in_the_manifest_is_found(prefix: Path, name: str, what: str) -> None:
     def change(manifest: dict[str, Any]) -> None:
-        next(iter(manifest["counts"][name].values()))[what] += 1
+        manifest["counts"][name][max(manifest["counts"][name])][what] += 1
 
     change_manifest(prefix, change)
-    assert name.replace("_", " ") in broken(prefix)["counts"]
+    assert name.replace("_", " ") in broken(prefix, flags=ALONE)["counts"]
 
 
 @pytest.mark.parametrize("name", ["documents", "sequences", "tokens"])
 def test_a_wrong_count_of_a_pair_is_found(prefix: Path, name: str) -> None:
     change_manifest(prefix, lambda manifest: manifest["pairs"][1].update({name: 1}))
-    assert f"{pair_names(prefix)[1]}.idx: " in broken(prefix)["counts"]
+    assert f"{pair_names(prefix)[1]}.idx: " in broken(prefix, flags=ALONE)["counts"]
 
 
 def test_a_pair_that_the_manifest_forgets_is_missed(prefix: Path) -> None:
     change_manifest(prefix, lambda manifest: manifest["pairs"].pop())
-    assert {"counts", "blend"} <= broken(prefix).keys()
+    assert {"counts", "blend"} <= broken(prefix, flags=ALONE).keys()
 
 
 def test_another_dtype_than_megatrons_is_found(prefix: Path) -> None:
     change_manifest(prefix, lambda manifest: manifest.update(dtype="int32"))
-    assert "uint16" in broken(prefix)["format"]
+    assert "uint16" in broken(prefix, flags=ALONE)["format"]
 
 
 # ---------------------------------------------------------------------------- forged: checksums fit
@@ -413,14 +415,14 @@ def test_an_id_above_the_vocabulary_is_found(prefix: Path) -> None:
     def change(tokens: Any) -> None:
         tokens[3] = EOD + 1
 
-    assert f"{change_tokens(prefix, change)}.bin: " in broken(prefix)["tokens"]
+    assert f"{change_tokens(prefix, change)}.bin: " in broken(prefix, flags=ALONE)["tokens"]
 
 
 def test_a_missing_eod_is_found(prefix: Path) -> None:
     def change(tokens: Any) -> None:
         tokens[-1] = 5
 
-    assert "do not end with EOD" in (change_tokens(prefix, change) and broken(prefix)["tokens"])
+    assert "do not end with EOD" in (change_tokens(prefix, change) and broken(prefix, flags=ALONE)["tokens"])
 
 
 def test_an_eod_inside_a_document_that_no_text_holds_is_found(prefix: Path) -> None:
@@ -428,7 +430,7 @@ def test_an_eod_inside_a_document_that_no_text_holds_is_found(prefix: Path) -> N
         tokens[3] = EOD
 
     change_tokens(prefix, change)
-    assert "1 stand inside" in broken(prefix)["tokens"]
+    assert "1 stand inside" in broken(prefix, flags=ALONE)["tokens"]
 
 
 def test_other_tokens_are_found_by_the_sample(prefix: Path) -> None:
@@ -450,7 +452,7 @@ def test_other_borders_of_documents_are_found(prefix: Path) -> None:
     indices[at] -= 1
     path.write_bytes(data)
     restate(prefix)
-    assert f"{name}.parquet: " in broken(prefix)["provenance"]
+    assert f"{name}.parquet: " in broken(prefix, flags=ALONE)["provenance"]
 
 
 def change_provenance(prefix: Path, change: Callable[[dict[str, list[Any]]], None], pair: int = 0) -> str:
@@ -466,8 +468,8 @@ def test_a_number_that_is_not_the_indexs_is_found(prefix: Path, column: str) -> 
         columns[column][2] += 1
 
     where = change_provenance(prefix, change)
-    assert where in broken(prefix)["provenance"]
-    assert f"{column} of row 2" in broken(prefix)["provenance"]
+    assert where in broken(prefix, flags=ALONE)["provenance"]
+    assert f"{column} of row 2" in broken(prefix, flags=ALONE)["provenance"]
 
 
 def test_a_missing_row_is_found(prefix: Path) -> None:
@@ -475,7 +477,7 @@ def test_a_missing_row_is_found(prefix: Path) -> None:
         for column in columns.values():
             column.pop()
 
-    assert "rows, found" in (change_provenance(prefix, change) and broken(prefix)["provenance"])
+    assert "rows, found" in (change_provenance(prefix, change) and broken(prefix, flags=ALONE)["provenance"])
 
 
 def test_a_row_of_the_input_that_comes_twice_is_found(finished: Path, tmp_path: Path) -> None:
@@ -489,7 +491,7 @@ def test_a_row_of_the_input_that_comes_twice_is_found(finished: Path, tmp_path: 
         columns["shard"][0], columns["row"][0] = other["shard"], other["row"]
 
     change_provenance(prefix, change, pair=len(names) - 1)
-    assert f"{other['shard']}#{other['row']} is here" in broken(prefix)["provenance"]
+    assert f"{other['shard']}#{other['row']} is here" in broken(prefix, flags=ALONE)["provenance"]
 
 
 def test_documents_out_of_order_are_found(prefix: Path) -> None:
@@ -497,7 +499,7 @@ def test_documents_out_of_order_are_found(prefix: Path) -> None:
         for name in ("shard", "row"):
             columns[name][1], columns[name][2] = columns[name][2], columns[name][1]
 
-    assert "order of the input" in (change_provenance(prefix, change) and broken(prefix)["provenance"])
+    assert "order of the input" in (change_provenance(prefix, change) and broken(prefix, flags=ALONE)["provenance"])
 
 
 @pytest.mark.parametrize(("column", "value"), [("shard", "nowhere.parquet"), ("row", -1), ("row", 1 << 40)])
@@ -505,14 +507,14 @@ def test_a_place_that_is_none_is_found(prefix: Path, column: str, value: Any) ->
     def change(columns: dict[str, list[Any]]) -> None:
         columns[column][1] = value
 
-    assert "not a place" in (change_provenance(prefix, change) and broken(prefix)["provenance"])
+    assert "not a place" in (change_provenance(prefix, change) and broken(prefix, flags=ALONE)["provenance"])
 
 
 def test_a_document_in_the_pair_of_another_source_is_found(prefix: Path) -> None:
     def change(columns: dict[str, list[Any]]) -> None:
         columns["source"][1] = "elsewhere"
 
-    assert "another source" in (change_provenance(prefix, change) and broken(prefix)["provenance"])
+    assert "another source" in (change_provenance(prefix, change) and broken(prefix, flags=ALONE)["provenance"])
 
 
 def test_a_component_on_two_sides_is_found(prefix: Path) -> None:
@@ -524,7 +526,7 @@ def test_a_component_on_two_sides_is_found(prefix: Path) -> None:
         columns["component"][0] = component
 
     where = change_provenance(prefix, change, valid)
-    found = broken(prefix)["splits"]
+    found = broken(prefix, flags=ALONE)["splits"]
     assert where in found
     assert f"component {component}, whose side is train, not valid" in found
 
@@ -534,7 +536,7 @@ def test_an_id_on_two_sides_is_found(fresh: Path, tmp_path: Path) -> None:
     stolen = pq.read_table(prefix.parent / "split_train.parquet").column("id")[0].as_py()
     rewrite(prefix.parent / "split_valid.parquet", lambda columns: columns["id"].__setitem__(0, stolen))
     restate(prefix)
-    assert f"id {stolen!r}, whose side is train" in broken(prefix)["splits"]
+    assert f"id {stolen!r}, whose side is train" in broken(prefix, flags=ALONE)["splits"]
 
 
 @pytest.mark.parametrize("column", ["id", "language", "cluster", "component"])
@@ -553,7 +555,7 @@ def test_a_mask_that_is_neither_0_nor_1_is_found(tmp_path: Path) -> None:
     path = tmp_path / "out" / "zh_mask.bin"
     path.write_bytes(b"\2" + path.read_bytes()[1:])
     restate(prefix)
-    assert "zh_mask.bin: " in broken(prefix)["mask"]
+    assert "zh_mask.bin: " in broken(prefix, flags=ALONE)["mask"]
 
 
 def test_a_mask_of_other_tokens_is_found_by_the_sample(tmp_path: Path) -> None:
@@ -577,7 +579,7 @@ def test_a_mask_of_another_shape_is_found(tmp_path: Path) -> None:
     pointers[1] += 1
     path.write_bytes(data)
     restate(prefix)
-    assert "zh_mask.idx: " in broken(prefix)["mask"]
+    assert "zh_mask.idx: " in broken(prefix, flags=ALONE)["mask"]
 
 
 def change_blend(prefix: Path, change: Callable[[dict[str, Any]], None]) -> str:
@@ -585,7 +587,7 @@ def change_blend(prefix: Path, change: Callable[[dict[str, Any]], None]) -> str:
     blend = orjson.loads(path.read_bytes())
     change(blend)
     path.write_bytes(orjson.dumps(blend))
-    return broken(prefix)["blend"]
+    return broken(prefix, flags=ALONE)["blend"]
 
 
 def test_a_wrong_weight_in_a_blend_is_found(prefix: Path) -> None:
@@ -603,9 +605,9 @@ def test_a_split_that_a_blend_forgets_is_found(prefix: Path) -> None:
 def test_two_blends_that_differ_are_found(prefix: Path) -> None:
     path = Path(f"{prefix}.blend.txt")
     path.write_text(path.read_text().replace("0.", "0.1", 1))
-    assert "zh.blend.txt: " in broken(prefix)["blend"]
+    assert "zh.blend.txt: " in broken(prefix, flags=ALONE)["blend"]
 
 
 def test_a_missing_blend_is_found(prefix: Path) -> None:
     Path(f"{prefix}.blend.json").unlink()
-    assert "blend" in broken(prefix)
+    assert "blend" in broken(prefix, flags=ALONE)

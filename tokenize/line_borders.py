@@ -1,17 +1,17 @@
 """Where a text can be cut so that a tokenizer gives the same ids for its parts: behind a line end between two letters.
 
-For the library `tokenizers`, which takes 120 bytes of memory for every byte of a text: cut into parts, a document of any size
-takes what a part does. A text without such a border stays whole.
+For the library `tokenizers`, which takes 120 bytes of memory for every byte of a text: cut into parts, a document of
+any size takes what a part does. A text without such a border stays whole.
 
 Why a cut of "…x⏎y…" behind the line end is safe, x and y being ASCII letters, Han or kana (CORE):
-1. *Added tokens* neither hold a line end nor take white space around them along (else nothing is cut), so none reaches over
-   the border; what asks for a whole word sees no letter on that side, with the line end or without. *Normal forms*
-   neither change nor compose a line end, and y starts anew.
-2. *Pre-tokenizer*: splits by regexes whose alternatives are all known (`ALTERNATIVES` of `long_texts`). None that matches x
-   matches a line end, and none that can start with a line end goes on with a letter, but for those that start with `\\s?`,
-   which are refused. So no match reaches over the border, and the next one starts at y, with the line end before it or
-   without. One split at least takes all letters: it leaves the line end a piece by itself, however the alternatives for
-   white space, which look ahead, and the splits before it deal with it.
+1. *Added tokens* neither hold a line end nor take white space around them along (else nothing is cut), so none reaches
+   over the border; what asks for a whole word sees no letter on that side, with the line end or without. *Normal
+   forms* neither change nor compose a line end, and y starts anew.
+2. *Pre-tokenizer*: splits by regexes whose alternatives are all known (`ALTERNATIVES` of `long_texts`). None that
+   matches x matches a line end, and none that can start with a line end goes on with a letter, but for those that start
+   with `\\s?`, which are refused. So no match reaches over the border, and the next one starts at y, with the line end
+   before it or without. One split at least takes all letters: it leaves the line end a piece by itself, however the
+   alternatives for white space, which look ahead, and the splits before it deal with it.
 3. *Merges* are made inside a piece.
 """
 
@@ -36,7 +36,9 @@ _KNOWN_SPLIT = re.compile(rf"{_one_of(_KNOWN)}(?:\|{_one_of(_KNOWN)})*")
 # Alternatives that together take all letters.
 _ALL_LETTERS = [
     [
-        re.compile(rf"(?:^|\|){_one_of(text for text, kind in _KNOWN.items() if kind == wanted and 'p{L' in text)}(?:\||$)")
+        re.compile(
+            rf"(?:^|\|){_one_of(text for text, kind in _KNOWN.items() if kind == wanted and 'p{L' in text)}(?:\||$)"
+        )
         for wanted in kinds
     ]
     for kinds in ((LETTERS,), (CAPITALS_FIRST, CAPITALS))

@@ -1,8 +1,8 @@
 """A tokenizer as bytes: read once from a file or folder, sent to every node, and what must be known about it.
 
-In: a Hugging Face `tokenizer.json`, a tiktoken rank file or a sentencepiece model, local or in an object store; or a folder
-that holds one. Nothing is looked up on a network: a name that is no path is an error. The kind is told by the content, since
-a `tokenizer.model` can be either of two. Out: `TokenizerFile` (picklable, whole) and `Facts`.
+In: a Hugging Face `tokenizer.json`, a tiktoken rank file or a sentencepiece model, local or in an object store; or a
+folder that holds one. No name is looked up on a network: one that is no path is an error. The kind is told by the
+content, since a `tokenizer.model` can be either of two. Out: `TokenizerFile` (picklable, whole) and `Facts`.
 
 Cost: reading is one pass over the bytes; `describe` parses the JSON once (0.1 s for 128,000 entries).
 Encoding is left to `taojin.tokenize.backends`, templates of chats to `taojin.tokenize.chat`.
@@ -43,8 +43,8 @@ WELL_KNOWN_EOD = (
 
 
 class TokenizerFile(NamedTuple):
-    """`kind`: "json" | "tiktoken" | "sentencepiece". `data`: tokenizer.json, rank file or model. Of tiktoken: `pattern`,
-    `specials`, and `form` ("NFC" or ""), the normal form that texts are brought to first. `config`:
+    """`kind`: "json" | "tiktoken" | "sentencepiece". `data`: tokenizer.json, rank file or model. Of tiktoken:
+    `pattern`, `specials`, and `form` ("NFC" or ""), the normal form that texts are brought to first. `config`:
     tokenizer_config.json beside it, b"" if none. `chat_template`: "" if none."""
 
     path: str
@@ -85,9 +85,9 @@ class Facts(NamedTuple):
 def read_tokenizer(path: str, *, pattern: str = "") -> TokenizerFile:
     """Read a tokenizer from a file or from a folder with tokenizer.json, else tokenizer.model, else a rank file.
 
-    `pattern` is for tiktoken rank files alone: the regular expression that splits text, or a name of `KNOWN_RANKS`, whose
-    special tokens come with it. Raises InputError for what is missing or is no tokenizer, ConfigError for a pattern
-    that is needed and not given, or given and not needed.
+    `pattern` is for tiktoken rank files alone: the regular expression that splits text, or a name of `KNOWN_RANKS`,
+    whose special tokens come with it. Raises InputError for what is missing or is no tokenizer, ConfigError for a
+    pattern that is needed and not given, or given and not needed.
     """
     return with_retries(lambda: _read_tokenizer(path, pattern))
 
