@@ -6,7 +6,7 @@ four times what the same characters cost in sentences. Such a run is cut, but on
 from the tokenizer's own file. What is not provable stays whole: slower, never different.
 
 In: texts in an Arrow buffer. Out: the same buffer with more offsets, and how many parts each text has.
-Cost: a text of less than LONG_BYTES is not looked at; of others, 64 bytes in 8 kB. A tokenizer's file is analysed at a
+Cost: a text of less than LONG_BYTES is not looked at; of others, 16 bytes in 8 kB. A tokenizer's file is analysed at a
 process's first long run, in 0.4 s. Left to others: encoding (without special tokens around a text), joining the ids
 (`rejoin` gives the offsets), and whether the backends agree.
 
@@ -50,7 +50,7 @@ from numpy.typing import NDArray
 # of 400,000 two to three times as much. Runs of 16 kB, 5,400 characters, are sure to be found.
 LONG_BYTES = 16384
 STEP_BYTES = 8192  # every run of two steps holds a whole one that starts at a multiple
-PROBE_BYTES = (16, 64, 512, STEP_BYTES)  # of each step; a look at 20 characters is enough for four of five
+PROBE_BYTES = (16, 64, 512, STEP_BYTES)  # of each step, as long as it may be part of a run
 PART_BYTES = 6000  # 2,000 characters; half or twice as much costs the same
 TRIES = 64  # borders looked at for one cut: of Han text a third to a half are safe, so nearly always some is
 
