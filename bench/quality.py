@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from bench.corpus import DEFAULT_CORPUS, CorpusError, parquet_shards
 from bench.kernels import best_seconds
-from taojin.core.reading import BATCH_BYTES
+from taojin.core.job import BATCH_BYTES
 from taojin.core.text import text_buffers
 from taojin.quality.characters import decode
 from taojin.quality.measure import measure_array

@@ -11,12 +11,16 @@ from pydantic import Field, model_validator
 from taojin.core.config import Config, fingerprint
 from taojin.core.uris import with_suffix
 
+# Small enough to be still in a cache when the kernels come to it: measured 1.3 times faster than 45 MB.
+BATCH_BYTES = 4_000_000
+
 
 class Reading(NamedTuple):
     """How a unit is read: which columns mean what (their names in the input), and what is done to bad records.
 
     repair: texts that a wrong decoding has spoilt are mended as they are read (`taojin.core.repair`).
-    structured: the text column may hold lists or structs (conversations); of JSONL they come as JSON.
+    structured: the text column may hold lists or structs (conversations); of JSONL they come as JSON · batch_bytes:
+    what a batch aims at, of all columns.
     """
 
     text: str
@@ -27,6 +31,7 @@ class Reading(NamedTuple):
     skip_bad: bool = False
     repair: bool = False
     structured: bool = False
+    batch_bytes: int = BATCH_BYTES
 
     def names_in(self, names: list[str]) -> list[str]:
         """Those of the columns with a meaning that the input has."""

@@ -27,8 +27,7 @@ from taojin.proofs_of_output import prove_columns, prove_conservation, prove_fil
 from taojin.proofs_of_pair import PAIR_SUFFIXES, Prefix, check_pair
 from taojin.proofs_of_provenance import prove_numbers, prove_provenance, prove_splits
 from taojin.proofs_of_rules import prove_rules
-from taojin.proofs_of_texts import check_texts
-from taojin.proofs_of_tokens import MANIFEST as MANIFEST_SUFFIX
+from taojin.proofs_of_texts import check_texts, check_tokenizer
 from taojin.proofs_of_tokens import Tokens, prove_blend, prove_counts, prove_format, prove_ids, prove_mask
 from taojin.proofs_of_tokens import prove_files as prove_pair_files
 from taojin.proofs_of_tokens import read_manifest as read_tokens
@@ -40,6 +39,7 @@ from taojin.proofs_of_work import (
     prove_output_rows,
     prove_work,
 )
+from taojin.tokenizing import MANIFEST as MANIFEST_SUFFIX
 
 
 class CheckConfig(Config):
@@ -77,17 +77,20 @@ def find_prefix(output: Folder) -> Prefix | None:
     prefix = Prefix(path.removesuffix(suffix) + query)
     if any(prefix.has(suffix) for suffix in (MANIFEST_SUFFIX, *PAIR_SUFFIXES)):
         return prefix
-    work = Folder(prefix.file(".work"))
-    unfinished = work.exists("plan.json") and "tokenizer_pattern" in work.read_json("plan.json")["config"]
-    return prefix if unfinished else None
+    return prefix if _tokenizes(Folder(prefix.file(".work"))) else None
+
+
+def _tokenizes(work: Folder) -> bool:
+    """Whether this is a WORK folder of `taojin tokenize`."""
+    return work.exists("plan.json") and "tokenizer_pattern" in work.read_json("plan.json")["config"]
 
 
 def check_prefix(prefix: Prefix, work: str | None, tokenizer: str | None, sample: int) -> Report:
     """All proofs of an output of `taojin tokenize`, those of its own files first; or those of a pair alone."""
     report = Report()
-    if not prefix.has(MANIFEST_SUFFIX) and not Folder(work or prefix.file(".work")).exists("plan.json"):
+    if not prefix.has(MANIFEST_SUFFIX) and not _tokenizes(Folder(work or prefix.file(".work"))):
         if work:
-            raise InputError(f"--work {work}: expected a WORK folder (plan.json in it), found none")
+            raise InputError(f"--work {work}: expected the WORK folder of a tokenization, found none")
         check_pair(report, prefix, tokenizer)
         return report
     output = report.prove("manifest", prefix.file(MANIFEST_SUFFIX), lambda: read_tokens(prefix))
@@ -97,6 +100,7 @@ def check_prefix(prefix: Prefix, work: str | None, tokenizer: str | None, sample
     if output.merged:
         check_merged(report, output, tokenizer)
         return report
+    file = check_tokenizer(report, output, tokenizer)
     report.prove("format", prefix.uri, lambda: prove_format(output))
     report.prove("tokens", prefix.uri, lambda: prove_ids(output))
     totals = report.prove("provenance", prefix.uri, lambda: prove_provenance(output))
@@ -106,13 +110,14 @@ def check_prefix(prefix: Prefix, work: str | None, tokenizer: str | None, sample
     if output.manifest["config"]["chat"]:
         report.prove("mask", prefix.uri, lambda: prove_mask(output))
     report.prove("blend", prefix.uri, lambda: prove_blend(output))
-    check_texts(report, output, work, tokenizer, sample)
+    check_texts(report, output, work, file, sample)
     return report
 
 
 def check_merged(report: Report, output: Tokens, tokenizer: str | None) -> None:
     """The proofs of an output of `taojin merge`. What its texts were is told by the outputs that it was made from."""
     if "tokenizer" in output.manifest:
+        check_tokenizer(report, output, tokenizer)
         report.prove("format", output.prefix.uri, lambda: prove_format(output))
         report.prove("tokens", output.prefix.uri, lambda: prove_ids(output))
     else:

@@ -54,7 +54,10 @@ def run_merge(config: MergeConfig) -> Tokenized:
     if itself:
         raise ConfigError(f"--output {config.output}: is one of the pairs to be merged; name another")
     work = Folder(with_suffix(config.output, ".work"))
-    inputs = [[s.prefix, s.pair.num_documents, s.pair.num_sequences, s.pair.num_tokens] for s in sources]
+    inputs = [
+        [s.prefix, s.pair.num_documents, s.pair.num_sequences, s.pair.num_tokens, s.manifest and s.manifest["claim"]]
+        for s in sources
+    ]
     claim = fingerprint({"merge": inputs, "dtype": sources[0].pair.dtype.name})
     if manifest := finished(folder, stem, claim):
         progress.note(f"{config.output}: written by an earlier run")
@@ -90,9 +93,8 @@ def open_sources(prefix: str) -> list[Source]:
         manifest = folder.read_json(f"{stem}{MANIFEST}")
         splits = sorted({entry["split"] for entry in manifest["pairs"]})
         if len(splits) > 1:
-            raise InputError(
-                f"{prefix}: has the splits {', '.join(splits)}; name the pairs of one, as {prefix}_{splits[0]}"
-            )
+            example = with_suffix(folder.uri, f"/{manifest['pairs'][0]['name']}")
+            raise InputError(f"{prefix}: has the splits {', '.join(splits)}; name the pairs of one, as {example}")
         names = [(entry, with_suffix(folder.uri, f"/{entry['name']}")) for entry in manifest["pairs"]]
         return [Source(name, IndexedPair.open(name), folder, entry["name"], entry, manifest) for entry, name in names]
     pair = IndexedPair.open(prefix)
@@ -116,19 +118,29 @@ def refuse_mixtures(sources: list[Source]) -> None:
             )
         if source.manifest is None or first.manifest is None:
             continue
-        for key, what in (("tokenizer", "tokenizer"), ("level", "level"), ("append_eod", "end of documents")):
-            ours, theirs = (
-                m[key]["fingerprint"] if key == "tokenizer" else m[key] for m in (source.manifest, first.manifest)
-            )
-            if ours != theirs:
+        ours, theirs = _ways(source.manifest), _ways(first.manifest)
+        for what in ours:
+            if theirs and ours[what] != theirs[what]:
                 raise InputError(f"{source.prefix}: made with another {what} than {first.prefix}: they cannot be one")
-    prefixes = [source.prefix for source in sources]
-    if len(set(prefixes)) < len(prefixes):
-        twice = next(prefix for prefix in prefixes if prefixes.count(prefix) > 1)
-        raise InputError(f"{twice}: named twice; its documents would be in the pair twice")
+    places = [(source.folder.path(), source.name) for source in sources]
+    for number, source in enumerate(sources):
+        if places[number] in places[:number]:
+            raise InputError(f"{source.prefix}: named twice; its documents would be in the pair twice")
     masks = [source.prefix for source in sources if source.entry and "mask_bin" in source.entry["files"]]
     if masks:
         raise InputError(f"{masks[0]}: has a loss mask; tokenize its conversations together instead")
+
+
+def _ways(manifest: dict[str, Any]) -> dict[str, Any]:
+    """How documents became tokens, by what it is called. A merge of bare pairs does not know."""
+    if "tokenizer" not in manifest:
+        return {}
+    tokenizer = manifest["tokenizer"]
+    return {
+        "tokenizer": tokenizer["fingerprint"],
+        "end of documents": tokenizer["eod"] if manifest["append_eod"] else None,
+        "level": manifest["level"],
+    }
 
 
 def spans_of_pairs(sources: list[Source]) -> list[list[Span]]:
@@ -191,11 +203,10 @@ def provenance_of_pairs(sources: list[Source]) -> Iterator[pa.RecordBatch]:
 
 def shared_facts(sources: list[Source]) -> dict[str, Any]:
     """What a manifest says of all pairs, where every pair has one."""
-    if any(source.manifest is None for source in sources):
+    known = [source.manifest for source in sources if source.manifest and "tokenizer" in source.manifest]
+    if len(known) < len(sources):
         return {}
-    first = sources[0].manifest
-    assert first is not None
-    return {name: first[name] for name in ("tokenizer", "append_eod", "level")}
+    return {name: known[0][name] for name in ("tokenizer", "append_eod", "level")}
 
 
 def merged_counts(sources: list[Source], totals: dict[str, int]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from tyro.conf import arg
 
 from taojin.core.corpus import COMPRESSED_RATIO, Plan, Span
-from taojin.core.reading import BATCH_BYTES
+from taojin.core.job import BATCH_BYTES
 from taojin.core.text import SYMBOLS_PER_BYTE
 from taojin.dedup.bands import RUN_ENTRIES
 from taojin.dedup.exact import EXACT_BYTES

@@ -70,22 +70,26 @@ def check_pair(report: Report, prefix: Prefix, tokenizer: str | None) -> None:
 
 
 def open_pair(prefix: Prefix) -> IndexedPair:
-    """A pair whose index is sound; raises BrokenError with the file that is not."""
+    """A pair whose header and sizes are sound; raises BrokenError with the file that is not."""
     try:
-        pair = IndexedPair.open(prefix.uri)
-        problems = structure_problems(pair)
+        return IndexedPair.open(prefix.uri)
     except InputError as error:
         files = [prefix.file(suffix) for suffix in PAIR_SUFFIXES]
         where = next((file for file in files if str(error).startswith(f"{file}: ")), prefix.uri)
         raise BrokenError(where, str(error).removeprefix(f"{where}: ")) from None
-    if problems:
+
+
+def open_sound_pair(prefix: Prefix) -> IndexedPair:
+    """A pair whose whole index is sound: lengths, pointers, document indices."""
+    pair = open_pair(prefix)
+    if problems := structure_problems(pair):
         raise BrokenError(pair.idx.uri, problems[0])
     return pair
 
 
 def prove_format(prefix: Prefix) -> tuple[IndexedPair, str]:
     """Header, sizes, pointers and document indices of one pair."""
-    pair = open_pair(prefix)
+    pair = open_sound_pair(prefix)
     counts = f"{number(pair.num_documents, 'document')}, {number(pair.num_sequences, 'sequence')}"
     detail = f"{counts}, {number(pair.num_tokens, 'token')} of {pair.dtype.name}: header, sizes, pointers, documents"
     warning = reader_warning(pair.num_sequences, pair.num_tokens)
@@ -127,5 +131,5 @@ def require_ends(pair: IndexedPair, seen: TokenFacts) -> None:
 
 
 def ends_detail(ended: int, documents: int, inside: int, eod: int | None) -> str:
-    some = f"{ended:,} of {documents:,} documents have tokens, and end" if ended < documents else f"{documents:,} end"
-    return f"{some} with EOD ({eod}); {inside:,} more inside documents"
+    some = "all" if ended == documents else f"the {ended:,} that have tokens of"
+    return f"{some} {documents:,} documents end with EOD ({eod}); {inside:,} more inside documents"

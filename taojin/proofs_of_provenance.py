@@ -24,7 +24,7 @@ from taojin.tokenize.split import Split, assign, component_keys, id_keys, parse_
 
 BATCH_ROWS = 65_536
 # Rows of a shard that one bitmap stands for: 128 kB, made when the first of them comes.
-_PAGE_SHIFT = 20
+PAGE_SHIFT = 20
 
 
 def prove_provenance(output: Tokens) -> tuple[Totals, str]:
@@ -34,7 +34,7 @@ def prove_provenance(output: Tokens) -> tuple[Totals, str]:
     Not for merged pairs (see `prove_numbers`): shards of two inputs may have the same relative path.
     """
     shards = {shard["path"]: index for index, shard in enumerate(output.manifest["shards"])}
-    seen = _Seen()
+    seen = Seen()
     last: dict[tuple[str, str], int] = {}
     totals = Totals(0, {}, {})
     rows = 0
@@ -157,7 +157,7 @@ def _row(position: int) -> int:
     return position & ((1 << POSITION_SHIFT) - 1)
 
 
-class _Seen:
+class Seen:
     """Positions that came before."""
 
     def __init__(self) -> None:
@@ -169,11 +169,11 @@ class _Seen:
         twice = positions[1:] == positions[:-1]
         if twice.any():
             return int(positions[np.argmax(twice)])
-        pages, starts = np.unique(positions >> _PAGE_SHIFT, return_index=True)
+        pages, starts = np.unique(positions >> PAGE_SHIFT, return_index=True)
         for page, part in zip(pages.tolist(), np.split(positions, starts[1:]), strict=True):
             if page not in self._pages:
-                self._pages[page] = np.zeros((1 << _PAGE_SHIFT) // 8, np.uint8)
-            bits, row = self._pages[page], part & ((1 << _PAGE_SHIFT) - 1)
+                self._pages[page] = np.zeros((1 << PAGE_SHIFT) // 8, np.uint8)
+            bits, row = self._pages[page], part & ((1 << PAGE_SHIFT) - 1)
             place, bit = row >> 3, (1 << (row & 7)).astype(np.uint8)
             again = bits[place] & bit
             if again.any():

@@ -19,7 +19,7 @@ from taojin.core.sidecars import Corpus
 from taojin.opened import missing_input, piece_of
 from taojin.proofs import BrokenError
 from taojin.proofs_of_output import reading
-from taojin.proofs_of_pair import Prefix
+from taojin.proofs_of_pair import Prefix, open_pair
 from taojin.proofs_of_tokens import MASK, Tokens
 from taojin.report import number
 from taojin.tokenize.backends import make_encoder
@@ -176,7 +176,7 @@ class _Comparison:
 
     def _pair(self, prefix: Prefix) -> IndexedPair:
         if prefix.uri not in self._pairs:
-            self._pairs[prefix.uri] = IndexedPair.open(prefix.uri)
+            self._pairs[prefix.uri] = open_pair(prefix)
         return self._pairs[prefix.uri]
 
     def _require_text(self, document: Sampled, text: bytes, found: NDArray[Any], lengths: NDArray[np.int32]) -> None:

@@ -22,9 +22,55 @@ from taojin.tokenize.pieces import EncodeContext
 from taojin.tokenize.tokenizer_file import TokenizerFile, describe, read_tokenizer
 from taojin.tokenizing_input import open_decisions
 
+# What a manifest tells of the tokenizer, as `Facts` has it.
+TOLD = ("kind", "vocab_size", "eod", "eod_token", "prefix", "suffix", "lossless")
 
-def check_texts(report: Report, output: Tokens, work_name: str | None, tokenizer: str | None, sample: int) -> None:
-    """The proofs that need WORK and the input. Raises InputError for a --work or --tokenizer that is not the one."""
+
+def check_tokenizer(report: Report, output: Tokens, tokenizer: str | None) -> TokenizerFile | None:
+    """The tokenizer's file, proven to be what the manifest says; None where it is not at hand.
+
+    Raises InputError for a --tokenizer that is not the one.
+    """
+    try:
+        file = open_tokenizer(output, tokenizer)
+    except InputError as error:
+        if tokenizer:
+            raise
+        report.leave_out("tokenizer", f"{error} (--tokenizer)")
+        return None
+    return report.prove("tokenizer", file.path, lambda: prove_tokenizer(output, file))
+
+
+def open_tokenizer(output: Tokens, tokenizer: str | None) -> TokenizerFile:
+    """The file that the pairs were encoded with. Raises InputError where it is not there or another."""
+    expected = output.manifest["tokenizer"]
+    path = tokenizer or expected["path"]
+    file = read_tokenizer(path, pattern=_settings(output).get("tokenizer_pattern", ""))
+    if file.fingerprint != expected["fingerprint"]:
+        flag = "--tokenizer " if tokenizer else ""
+        raise InputError(f"{flag}{path}: not the tokenizer that {output.prefix.uri} was encoded with")
+    return file
+
+
+def prove_tokenizer(output: Tokens, file: TokenizerFile) -> tuple[TokenizerFile, str]:
+    """Vocabulary, end of documents and what stands around a text are those of the file."""
+    config, told = _settings(output), output.manifest["tokenizer"]
+    facts = describe(file, eod=config.get("eod"), add_special_tokens=config.get("add_special_tokens", False))
+    # The manifest of merged pairs has no settings: which token was to end a document is not known.
+    names = ("kind", "vocab_size", "lossless") if output.merged else TOLD
+    for name in names:
+        found = getattr(facts, name)
+        if told[name] != (list(found) if isinstance(found, tuple) else found):
+            raise BrokenError(output.manifest_name, f"the tokenizer's {name} is {told[name]!r}, in its file {found!r}")
+    return file, f"{file.path} is the file of the manifest's fingerprint, and has its vocabulary and special tokens"
+
+
+def _settings(output: Tokens) -> dict[str, Any]:
+    return output.manifest.get("config", {})
+
+
+def check_texts(report: Report, output: Tokens, work_name: str | None, file: TokenizerFile | None, sample: int) -> None:
+    """The proofs that need WORK and the input. Raises InputError for a --work that is none."""
     work = Folder(work_name or with_suffix(output.prefix.uri, ".work"))
     if not work.exists("plan.json"):
         if work_name:
@@ -34,12 +80,8 @@ def check_texts(report: Report, output: Tokens, work_name: str | None, tokenizer
     corpus = report.prove("work", work.child("plan.json").uri, lambda: prove_work(output, work))
     if corpus is None or not sample:
         return
-    try:
-        file = open_tokenizer(output, tokenizer)
-    except InputError as error:
-        if tokenizer:
-            raise
-        report.leave_out("texts", f"no text was encoded again: {error} (--tokenizer)")
+    if file is None:
+        report.leave_out("texts", "no text was encoded again: that takes the tokenizer")
         return
     try:
         context = encode_context(output, corpus, work, file)
@@ -79,17 +121,6 @@ def config_of(output: Tokens, work: Folder) -> Any:
     return TokenizeConfig(**values, output=output.prefix.uri, work=work.uri)
 
 
-def open_tokenizer(output: Tokens, tokenizer: str | None) -> TokenizerFile:
-    """The file that the pairs were encoded with. Raises InputError where it is not there or another."""
-    expected = output.manifest["tokenizer"]
-    path = tokenizer or expected["path"]
-    file = read_tokenizer(path, pattern=output.manifest["config"]["tokenizer_pattern"])
-    if file.fingerprint != expected["fingerprint"]:
-        flag = "--tokenizer " if tokenizer else ""
-        raise InputError(f"{flag}{path}: not the tokenizer that {output.prefix.uri} was encoded with")
-    return file
-
-
 def encode_context(output: Tokens, corpus: Corpus, work: Folder, file: TokenizerFile) -> EncodeContext:
     """What the run encoded with, but for the backend. Raises UserError where something is not there any more."""
     config: TokenizeConfig = corpus.config
@@ -98,6 +129,6 @@ def encode_context(output: Tokens, corpus: Corpus, work: Folder, file: Tokenizer
     facts = describe(file, eod=config.eod, add_special_tokens=config.add_special_tokens)
     source = Input(corpus.plan, config.reading, config.language_column, config.prompt_column or "")
     if config.decisions is not None:
-        decide = output.manifest["config"]["decide"]
-        source, _ = open_decisions(f"{config.decisions}/{decide}", config.language_column, work)
+        decided = with_suffix(config.decisions, f"/{output.manifest['config']['decide']}")
+        source, _ = open_decisions(config.model_copy(update={"decisions": decided}), work)
     return EncodeContext(source, work, config, file, facts, "reference")

@@ -1,6 +1,6 @@
 """Proofs of an output of `taojin tokenize` from its manifest and its pairs: files, format, ids, counts, mask, blend.
 
-Cost: every .bin is read twice, once for its checksums and once for its ids, every .idx four times. Memory: a block.
+Cost: every .bin is read twice, once for its checksums and once for its ids, every .idx twice. Memory: a block.
 Where documents come from is proven by `taojin.proofs_of_provenance`, what they say by `taojin.proofs_of_texts`.
 """
 
@@ -12,16 +12,16 @@ import numpy as np
 import xxhash
 
 from taojin.core.storage import FileEntry
-from taojin.core.uris import last_part
+from taojin.core.uris import last_part, split_query
 from taojin.proofs import BrokenError
 from taojin.proofs_of_output import require
-from taojin.proofs_of_pair import Prefix, ends_detail, open_pair, require_ends, require_ids
+from taojin.proofs_of_pair import Prefix, ends_detail, open_pair, open_sound_pair, require_ends, require_ids
 from taojin.report import number
 from taojin.tokenize.blend import JSON, MEGATRON_SPLITS, TEXT, parse_weights
-from taojin.tokenize.megatron import IndexedPair, header_warning, reader_warning, token_dtype
+from taojin.tokenize.megatron import header_warning, reader_warning, token_dtype
 from taojin.tokenize.megatron_proofs import token_facts
+from taojin.tokenizing import MANIFEST
 
-MANIFEST = ".manifest.json"
 MASK = "_mask"
 CHECKSUM_BYTES = 1 << 22
 
@@ -114,7 +114,7 @@ def prove_format(output: Tokens) -> tuple[bool, str]:
         raise BrokenError(output.manifest_name, f"{found} for a vocabulary of {size:,}, expected {dtype.name}")
     warnings: dict[str, None] = dict.fromkeys(filter(None, [header_warning(size)]))
     for _, prefix in output.pairs():
-        pair = open_pair(prefix)
+        pair = open_sound_pair(prefix)
         if pair.dtype != dtype:
             raise BrokenError(pair.idx.uri, f"expected {dtype.name}, found {pair.dtype.name}")
         if warning := reader_warning(pair.num_sequences, pair.num_tokens):
@@ -182,7 +182,7 @@ def prove_counts(output: Tokens, totals: Totals | None) -> tuple[bool, str]:
                 where, f"{read:,} read, {documents:,} encoded and {left_out:,} left out: some are unaccounted for"
             )
     for entry, prefix in output.pairs():
-        pair = IndexedPair.open(prefix.uri)
+        pair = open_pair(prefix)
         for name, found in (
             ("documents", pair.num_documents),
             ("sequences", pair.num_sequences),
@@ -229,7 +229,7 @@ def prove_mask(output: Tokens) -> tuple[bool, str]:
     """The loss mask has the shape of its pair; every token is learnt, 1, or not, 0."""
     tokens = learnt = 0
     for _, prefix in output.pairs():
-        pair, mask = open_pair(prefix), open_pair(prefix.sibling(prefix.name + MASK))
+        pair, mask = open_pair(prefix), open_sound_pair(prefix.sibling(prefix.name + MASK))
         if mask.dtype != np.uint8:
             raise BrokenError(mask.idx.uri, f"expected uint8, found {mask.dtype.name}")
         for what, found, expected in (
@@ -277,7 +277,7 @@ def prove_blend(output: Tokens) -> tuple[bool, str]:
             share = expected[split][name] / total
             if not math.isclose(weight, share, rel_tol=1e-9):
                 raise BrokenError(where, f"{split}: {name} weighs {weight:.6f}, by its tokens {share:.6f}")
-        elsewhere += sum(prefix != folder.path(last_part(prefix)) for prefix in prefixes)
+        elsewhere += sum(prefix != _path_of(output.prefix.sibling(last_part(prefix))) for prefix in prefixes)
     if output.prefix.has(TEXT):
         words = folder.read_bytes(output.prefix.name + TEXT).decode().split()
         if words != blends.get("train", []):
@@ -287,3 +287,8 @@ def prove_blend(output: Tokens) -> tuple[bool, str]:
     )
     note = f"; {elsewhere:,} of their paths are not here: the output was moved" if elsewhere else ""
     return True, detail + note
+
+
+def _path_of(prefix: Prefix) -> str:
+    """As a blend names it: absolute, or a URI without the query that is of our connection."""
+    return prefix.folder.path(prefix.name) if prefix.folder.is_local else split_query(prefix.uri)[0]

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from taojin import __version__
 from taojin.core.config import fingerprint
 from taojin.core.corpus import Plan
-from taojin.core.errors import BadShardError, InvariantError, OutputError
+from taojin.core.errors import BadShardError, InvariantError, OutputError, UnitError
 from taojin.core.progress import Progress
 from taojin.core.storage import FileEntry, Folder, with_retries
-from taojin.core.tasks import Stages, Stats, open_executor, unit_name
+from taojin.core.tasks import Stages, Stats, describe_failures, open_executor, unit_name
 from taojin.core.uris import with_suffix
 from taojin.frozen import freeze, refuse_overlap
 from taojin.tokenize.blend import parse_weights, unused_weights, write_blend
@@ -37,7 +37,10 @@ from taojin.tokenizing_input import chat_template, chosen_backend, frozen_plan, 
 from taojin.writing_pairs import refuse_existing, write_tokens
 
 MANIFEST = ".manifest.json"
+MASK = "_mask"
 NO_SOURCE = "no-source"
+# A file's name has 255 bytes at most, and sources may be URLs.
+SOURCE_CHARACTERS = 40
 
 
 class Tokenized(NamedTuple):
@@ -59,7 +62,7 @@ def run_tokenize(config: TokenizeConfig) -> Tokenized:
     work = Folder(config.work_folder)
     folder, stem = split_prefix(config.output)
     source, fresh = open_input(config, work)
-    plan = freeze(frozen_plan(config, fresh, file, facts), work)
+    plan = with_retries(lambda: freeze(frozen_plan(config, fresh, file, facts), work))
     source = source._replace(plan=plan)
     claim = fingerprint(work.read_json("plan.json"))
     if manifest := finished(folder, stem, claim):
@@ -76,14 +79,14 @@ def run_tokenize(config: TokenizeConfig) -> Tokenized:
         context = EncodeContext(source, work, config, file, facts, backend, chat_template(config))
         encoded = stages.run("encode", encode_unit, context, range(len(plan.units)), out=work.child("pieces"))
         pieces, kind = encoded, "pieces"
-        files = [(unit, stats["files"]) for unit, stats in enumerate(encoded)]
-        stages.run("verify", verify_piece, (work, config.shuffle), files)
+        verify(stages, work, "encode", kind, encoded, every=config.shuffle)
         if config.shuffle:
             names = tuple(tuple((seg["split"], seg["source"]) for seg in stats["segments"]) for stats in encoded)
             buckets = num_buckets(sum(stats["tokens"] for stats in encoded))
             shuffle = ShuffleContext(context, names, buckets)
             pieces = stages.run("shuffle", shuffle_bucket, shuffle, range(buckets), out=work.child("shuffled"))
             kind = "shuffled"
+            verify(stages, work, "shuffle", kind, pieces, every=False)
         counts = summarise(source, encoded)
         warnings += warnings_of(config, facts, counts)
         pairs = pairs_of(config, work.child(kind), pieces)
@@ -94,7 +97,7 @@ def run_tokenize(config: TokenizeConfig) -> Tokenized:
     counts["by_split"] = totals_by(written, "split")
     if warning := unused_weights(weights, counts["by_source"]):
         warnings.append(warning)
-    missing = [name for name in parse_split(config.split).names if name not in counts["by_split"]]
+    missing = [name for name in parse_split(config.split).names if name and name not in counts["by_split"]]
     warnings += [f"no document fell to the split {name}" for name in missing]
     manifest = {
         "taojin": __version__,
@@ -116,7 +119,7 @@ def run_tokenize(config: TokenizeConfig) -> Tokenized:
         "warnings": warnings,
     }
     with_retries(lambda: write_blend(folder, stem, written, weights))
-    folder.write_json(f"{stem}{MANIFEST}", manifest)
+    with_retries(lambda: folder.write_json(f"{stem}{MANIFEST}", manifest))
     for warning in warnings:
         progress.note(f"warning: {warning}")
     return Tokenized(manifest, folder, stem, work, warnings)
@@ -140,21 +143,47 @@ def early_names(stem: str, config: TokenizeConfig) -> list[str]:
     if config.by_source:
         return []
     number = "_00000" if config.shard_tokens else ""
-    return [f"{stem}{'_' if split else ''}{split}{number}" for split in parse_split(config.split).names]
+    names = [f"{stem}{'_' if split else ''}{split}{number}" for split in parse_split(config.split).names]
+    return names + [f"{name}{MASK}" for name in names if config.chat]
 
 
-def verify_piece(context: tuple[Folder, bool], item: tuple[int, dict[str, Any]]) -> Stats:
-    """Prove that a unit's small files, or all of them, are what was written. Tokens that are only merged are proven
-    there."""
-    work, every = context
+def verify(stages: Stages, work: Folder, stage: str, kind: str, stats: Sequence[Stats], *, every: bool) -> None:
+    """Prove that pieces are what their stage wrote: the small files, or all of them; tokens that are only merged are
+    proven there. Every run does it anew: what was whole when an earlier one stopped may have been damaged since."""
+    progress, failures = stages.progress, []
+    progress.start("verify", len(stats), 0)
+    context = VerifyContext(work, stage, kind, every)
+    items = [(unit, entry["files"]) for unit, entry in enumerate(stats)]
+    for unit, outcome in stages.executor.map(verify_piece, context, items):
+        if isinstance(outcome, BaseException):
+            failures.append((unit, outcome))
+        else:
+            progress.advance(outcome)
+    progress.end()
+    if failures:
+        raise UnitError(describe_failures("verify", failures)) from failures[0][1]
+
+
+class VerifyContext(NamedTuple):
+    """stage: which wrote the pieces · kind: their folder in `work` · every: tokens, too."""
+
+    work: Folder
+    stage: str
+    kind: str
+    every: bool
+
+
+def verify_piece(context: VerifyContext, item: tuple[int, dict[str, Any]]) -> Stats:
+    """Raise BadShardError unless the files of a piece are what was written."""
     unit, files = item
     for kind, entry in files.items():
-        if every or kind not in ("bin", "mask"):
+        if context.every or kind not in ("bin", "mask"):
             try:
-                work.child("pieces").require(FileEntry(**entry), checksum=True)
+                context.work.child(context.kind).require(FileEntry(**entry), checksum=True)
             except InvariantError as error:
-                raise BadShardError(f"{error}; {remedy_of(work, 'encode', unit_name(unit))}") from None
-    return {"files": {}}
+                remedy = remedy_of(context.work, context.stage, unit_name(unit))
+                raise BadShardError(f"{error}; {remedy}") from None
+    return {}
 
 
 def remedy_of(work: Folder, stage: str, name: str) -> str:
@@ -193,14 +222,14 @@ def summarise(source: Input, encoded: Sequence[Stats]) -> dict[str, Any]:
 
 
 def sum_by_name(encoded: Sequence[Stats], kind: str) -> dict[str, dict[str, int]]:
-    """{name: {documents, tokens}} over all units."""
+    """{name: {documents, tokens}} over all units; "" counts those without one, where others have one."""
     totals: dict[str, dict[str, int]] = {}
     for stats in encoded:
         for name, (documents, tokens) in stats[kind].items():
             entry = totals.setdefault(name, {"documents": 0, "tokens": 0})
             entry["documents"] += documents
             entry["tokens"] += tokens
-    return dict(sorted(totals.items()))
+    return dict(sorted(totals.items())) if totals.keys() != {""} else {}
 
 
 def warnings_of(config: TokenizeConfig, facts: Facts, counts: dict[str, Any]) -> list[str]:
@@ -208,7 +237,10 @@ def warnings_of(config: TokenizeConfig, facts: Facts, counts: dict[str, Any]) ->
     warnings = []
     if counts["unreadable_shards"]:
         warnings.append(f"{counts['unreadable_shards']:,} unreadable shards were left out")
-    if counts["ends_in_text"]:
+    if counts["ends_in_text"] and config.chat:
+        where = f"the text of {counts['ends_in_text']:,} conversations"
+        warnings.append(f"control tokens stand in {where} and were encoded as plain text")
+    elif counts["ends_in_text"]:
         how = (
             "as plain text, as asked"
             if config.special_in_text == "plain"
@@ -241,16 +273,17 @@ def pairs_of(config: TokenizeConfig, pieces: Folder, stats: Sequence[Stats]) -> 
 
 def names_of(stem: str, pairs: Sequence[Pair], by_source: bool) -> list[str]:
     """stem[_split][_source][_number]. Where two read the same, as sources do without their odd characters, a hash of
-    split and source tells them apart."""
+    split and source tells them apart; and a source is not called like the mask of another."""
 
     def name(pair: Pair, end: str) -> str:
-        source = (re.sub(r"[^\w.-]+", "-", pair.source) or NO_SOURCE) if by_source else ""
+        source = (re.sub(r"[^\w.-]+", "-", pair.source)[:SOURCE_CHARACTERS] or NO_SOURCE) if by_source else ""
         number = f"{pair.number:05d}" if pair.number >= 0 else ""
         return "_".join(part for part in (stem, pair.split, source + end, number) if part)
 
     count = Counter(name(pair, "") for pair in pairs)
-    ends = [f"-{fingerprint([p.split, p.source])[:8]}" if count[name(p, "")] > 1 else "" for p in pairs]
-    return [name(pair, end) for pair, end in zip(pairs, ends, strict=True)]
+    ends = [f"-{fingerprint([pair.split, pair.source])[:8]}" for pair in pairs]
+    taken = [count[name(pair, "")] > 1 or name(pair, "").endswith(MASK) for pair in pairs]
+    return [name(pair, end if other else "") for pair, end, other in zip(pairs, ends, taken, strict=True)]
 
 
 def write_pairs(
@@ -271,7 +304,7 @@ def write_pairs(
     outputs, sizes = list(names), [pair.total("tokens") * context.dtype.itemsize for pair in pairs]
     spans = spans_of(segments, pairs, work.child(kind), pieces, "bin", context.dtype.itemsize)
     if config.chat:
-        outputs += [f"{name}_mask" for name in names]
+        outputs += [f"{name}{MASK}" for name in names]
         sizes += [pair.total("tokens") for pair in pairs]
         spans += spans_of(segments, pairs, work.child(kind), pieces, "mask", 1, first_output=len(names))
     stage = "encode" if kind == "pieces" else "shuffle"
@@ -301,7 +334,7 @@ def write_pairs(
         if config.chat:
             mask = number + len(names)
             entry["mask_ranges"] = ranges[mask]
-            files["mask_bin"] = {**files["bin"], "name": f"{name}_mask.bin", "bytes": sizes[mask]}
+            files["mask_bin"] = {**files["bin"], "name": f"{name}{MASK}.bin", "bytes": sizes[mask]}
         written.append({**entry, "files": {**files, **indexed[number]["files"]}})
     return written
 

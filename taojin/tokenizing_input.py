@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from taojin.core.config import fingerprint
-from taojin.core.corpus import Plan, make_plan
+from taojin.core.corpus import EXTRA_COLUMN, Plan, make_plan
 from taojin.core.errors import ConfigError, InputError
 from taojin.core.storage import Folder, resolve
 from taojin.core.uris import split_query
@@ -35,6 +35,10 @@ def open_tokenizer(config: TokenizeConfig) -> tuple[TokenizerFile, Facts]:
             f"--tokenizer {config.tokenizer}: no end-of-document token is known of it; name one with --eod, or go "
             "without with --no-append-eod"
         )
+    if config.chat:
+        from taojin.tokenize.chat import ChatEncoder
+
+        ChatEncoder(file, chat_template(config), config.train_on)
     return file, facts
 
 
@@ -49,8 +53,24 @@ def split_prefix(prefix: str) -> tuple[Folder, str]:
 
 def open_input(config: TokenizeConfig, work: Folder) -> tuple[Input, Plan]:
     """What is read, and its plan as it would be made now. Raises InputError."""
-    if config.decisions is not None:
-        return open_decisions(config.decisions, config.language_column, work)
+    source, plan = open_decisions(config, work) if config.decisions is not None else open_shards(config)
+    columns = ", ".join(f"{field.name} ({field.type})" for field in plan.schema)
+    if config.by_source and source.reading.source not in plan.schema.names:
+        raise InputError(f"--by-source needs a source column; there is no {source.reading.source!r} among: {columns}")
+    if config.language_column in plan.schema.names:
+        kind = plan.schema.field(config.language_column).type
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+            raise InputError(
+                f"--language-column: expected text in {config.language_column!r}, found {kind}; choose another"
+            )
+    # Of JSONL, fields without a meaning are in one column.
+    if config.prompt_column and not {config.prompt_column, EXTRA_COLUMN} & set(plan.schema.names):
+        raise InputError(f"no column {config.prompt_column!r} for --prompt-column; there are: {columns}")
+    return source, plan
+
+
+def open_shards(config: TokenizeConfig) -> tuple[Input, Plan]:
+    """Shards as they are."""
     plan = make_plan(
         config.input,
         text_column=config.text,
@@ -64,28 +84,26 @@ def open_input(config: TokenizeConfig, work: Folder) -> tuple[Input, Plan]:
         structured=config.reading.structured,
     )
     check_named_columns(config, plan)
-    if config.by_source and config.source_column not in plan.schema.names:
-        columns = ", ".join(plan.schema.names)
-        raise InputError(f"--by-source needs a source column; there is no {config.source_column!r} among: {columns}")
     return Input(plan, config.reading, config.language_column, config.prompt_column or ""), plan
 
 
-def open_decisions(name: str, language_column: str, work: Folder) -> tuple[Input, Plan]:
+def open_decisions(config: TokenizeConfig, work: Folder) -> tuple[Input, Plan]:
     """The input of a finished WORK folder, with what its decisions keep."""
+    name = str(config.decisions)
     opened = open_work(name)
     corpus = opened.corpus
     if reason := missing_input(corpus, np.unique(corpus.ordinals.shard_first[:-1])):
         raise InputError(f"--decisions {name}: {reason}")
     theirs = corpus.view.folder
     extras: tuple[Extra, ...] = ()
-    language = language_column
+    language = config.language_column
     measured = isinstance(corpus.config, QualityConfig) and corpus.config.measures and corpus.config.language
     if language not in corpus.plan.schema.names and measured:
         extras, language = (Extra(theirs.child("signals"), LANGUAGE_FIELDS[:1]),), LANGUAGE_FIELDS[0].name
     edits = edits_of(corpus.config, theirs)
     kept = WriteContext(corpus.plan, corpus.config, corpus.ordinals, opened.decide, work, extras, edits)
-    config = {"decisions": theirs.uri, "decide": opened.decide.name, "reading": corpus.plan.config}
-    return Input(corpus.plan, corpus.config.reading, language, "", kept), corpus.plan._replace(config=config)
+    frozen = {"decisions": theirs.uri, "decide": opened.decide.name, "reading": corpus.plan.config}
+    return Input(corpus.plan, corpus.config.reading, language, "", kept), corpus.plan._replace(config=frozen)
 
 
 def frozen_plan(config: TokenizeConfig, fresh: Plan, file: TokenizerFile, facts: Facts) -> Plan:

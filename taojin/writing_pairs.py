@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from taojin.core.config import fingerprint
 from taojin.core.errors import InvariantError, OutputError
 from taojin.core.storage import Folder, with_retries
 from taojin.core.tasks import Stages
@@ -23,7 +24,7 @@ _CLAIM = "claim.json"
 
 def refuse_existing(folder: Folder, names: Sequence[str], work: Folder) -> None:
     """Raise OutputError where a file of one of these pairs stands that this run has not begun to write."""
-    claimed = set(work.read_json(_CLAIM)["names"]) if work.exists(_CLAIM) else set()
+    claimed = _claim(work, folder).get("names", ())
     present = set(folder.names())
     for name in names:
         for suffix in SUFFIXES:
@@ -52,10 +53,12 @@ def write_tokens(
         context = CopyContext(folder, tuple(temporary), remedy)
         found = stages.run(f"merge~{nonce}", copy_spans, context, list(spans))
     else:
-        work.write_json(_CLAIM, {"names": list(names)})
+        claim = {"folder": folder.path(), "names": list(names)}
+        with_retries(lambda: work.write_json(_CLAIM, claim))
         temporary = outputs
         context = CopyContext(folder, tuple(outputs), remedy)
-        found = stages.run("merge~", write_object, context, spans_by_output(spans, len(outputs)), out=folder)
+        stage = f"merge~{fingerprint([outputs, folder.uri])}"
+        found = stages.run(stage, write_object, context, spans_by_output(spans, len(outputs)), out=folder)
     ranges: list[list[list[Any]]] = [[] for _ in names]
     for stats in found:
         for output, at, size, xxh3 in stats["ranges"]:
@@ -71,15 +74,14 @@ def write_tokens(
             raise InvariantError(f"{name}.bin: expected {size:,} bytes, {end:,} were written")
     if folder.is_local:
         for source, target in zip(temporary, outputs, strict=True):
-            os.replace(folder.path(source), folder.path(target))
+            with_retries(partial(_rename, folder.path(source), folder.path(target)))
     return [[[size, xxh3] for _, size, xxh3 in parts] for parts in ranges]
 
 
 def _temporary(work: Folder, folder: Folder, names: Sequence[str], sizes: Sequence[int]) -> tuple[str, list[str]]:
     """Files of full size under temporary names: those that an interrupted run left, or new ones, and what tells them
     apart. A stage that copied into files that are gone is no longer done."""
-    if work.exists(_CLAIM):
-        nonce = work.read_json(_CLAIM).get("nonce", "")
+    if nonce := _claim(work, folder).get("nonce"):
         left = [f"{name}.bin.{nonce}.tmp" for name in names]
         paths = [folder.path(name) for name in left]
         if all(os.path.exists(p) and os.path.getsize(p) == size for p, size in zip(paths, sizes, strict=True)):
@@ -88,12 +90,23 @@ def _temporary(work: Folder, folder: Folder, names: Sequence[str], sizes: Sequen
             if os.path.exists(path):
                 os.unlink(path)
     nonce = uuid.uuid4().hex
-    work.write_json(_CLAIM, {"names": list(names), "nonce": nonce})
+    claim = {"folder": folder.path(), "names": list(names), "nonce": nonce}
+    with_retries(lambda: work.write_json(_CLAIM, claim))
     made = [f"{name}.bin.{nonce}.tmp" for name in names]
     os.makedirs(folder.path(), exist_ok=True)
     for name, size in zip(made, sizes, strict=True):
         with_retries(partial(_allocate, folder.path(name), size))
     return nonce, made
+
+
+def _claim(work: Folder, folder: Folder) -> dict[str, Any]:
+    """What this run, when it was interrupted, had begun to write in the folder; empty where it had not."""
+    claim: dict[str, Any] = work.read_json(_CLAIM) if work.exists(_CLAIM) else {}
+    return claim if claim.get("folder") == folder.path() else {}
+
+
+def _rename(source: str, target: str) -> None:
+    os.replace(source, target)
 
 
 def _allocate(path: str, size: int) -> None:

@@ -658,8 +658,8 @@ def test_what_cannot_work_for_any_record_is_refused_at_the_start() -> None:
     refused(file, "outside loop", template="{% break %}")
     refused(file, "random", template="{{ messages | random }}")
     refused(file, "U+FDD2", template="\ufdd2")
-    refused(file, "--date", "today", template="{{ strftime_now('%Y') }}{{ messages }}")
-    refused(file, "--date", "'30.11.2026'", date="30.11.2026")
+    refused(file, "--chat-date", "today", template="{{ strftime_now('%Y') }}{{ messages }}")
+    refused(file, "--chat-date", "'30.11.2026'", date="30.11.2026")
 
 
 def test_a_template_of_the_user_s_goes_before_the_tokenizer_s() -> None:

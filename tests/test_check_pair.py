@@ -26,7 +26,7 @@ def test_a_sound_pair_is_proved_with_its_tokenizer(tmp_path: Path, tokenizer: Pa
     assert {status for status, _ in found.values()} == {"proved"}
     assert "4 documents, 4 sequences, 10 tokens of uint16" in found["format"][1]
     assert "vocabulary of 257" in found["tokens"][1]
-    assert "3 of 4 documents have tokens, and end with EOD (256); 1 more inside" in found["ends"][1]
+    assert "the 3 that have tokens of 4 documents end with EOD (256); 1 more inside" in found["ends"][1]
 
 
 def test_without_a_tokenizer_the_ends_are_left_out(tmp_path: Path) -> None:

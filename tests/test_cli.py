@@ -12,10 +12,12 @@ import yaml
 
 from taojin import cli, pipeline
 from taojin.cli import USAGE, parse
+from taojin.core import tasks
 from taojin.dedup.config import DedupConfig
 from taojin.jobs import DedupJob
 from taojin.quality.rules import built_in_presets
 from taojin.quality.signals import HEURISTIC_SIGNALS, Signal
+from taojin.tokenize.config import MergeConfig, TokenizeConfig
 from tests.jobs import ENVIRONMENT, ROOT, make_corpus, taojin, write_texts
 
 COMMANDS = re.findall(r"^  (\w+)  ", USAGE, re.MULTILINE)
@@ -24,6 +26,8 @@ FLAGS = ["--" + name.replace("_", "-") for name in DedupJob.model_fields]
 FURTHER = {
     "quality": ["--preset", "--mode", "--signal-columns"],
     "calibrate": ["--template", "--quantile", "--keep", "--per-language"],
+    "tokenize": ["--" + name.replace("_", "-") for name in TokenizeConfig.model_fields],
+    "merge": ["--" + name.replace("_", "-") for name in MergeConfig.model_fields],
     "fit": ["--good", "--bad", "--bits", "--max-symbols", "--max-documents", "--held-out", "--seed"],
 }
 # One value for each field, none of them the default.
@@ -274,7 +278,7 @@ def test_it_runs_as_a_script_and_as_a_module(command: list[str], tmp_path: Path)
 
 def test_a_single_unit_starts_no_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(pipeline, "RayExecutor", None)
+    monkeypatch.setattr(tasks, "RayExecutor", None)
     path = write_texts(tmp_path / "a.parquet", ["文本"])
     assert taojin("dedup", "--input", path, "--output", tmp_path / "out", "--quiet").status == 0
 

@@ -201,10 +201,10 @@ def test_text_is_not_changed(tmp_path: Path) -> None:
     assert records(path)[0][0]["text"] == text
 
 
-def test_batches_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "BATCH_BYTES", 1000)
+def test_batches_stay_small(tmp_path: Path) -> None:
     path = written(tmp_path, b"".join(b'{"text": "%d%s"}\n' % (i, b"x" * 100) for i in range(100)))
-    batches = read(path)
+    plan = plan_of(path)
+    batches = list(read_unit(plan, plan.units[0], NAMES, READING._replace(batch_bytes=1000)))
     assert max(batch.rows.num_rows for batch in batches) <= 10
     assert sum(batch.rows.num_rows for batch in batches) == 100
 

@@ -176,7 +176,7 @@ texts = st.lists(fragments, max_size=14).map("".join)
 
 
 @pytest.mark.parametrize("split", SPLITS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(texts, st.sampled_from(["", "NFC", "NFKC"]), st.booleans(), st.booleans())
 def test_parts_have_the_ids_of_the_whole(
     split: str, text: str, normal_form: str, unreachable: bool, added: bool

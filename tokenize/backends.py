@@ -10,6 +10,7 @@ Long runs without a border are cut in `taojin.tokenize.long_texts`, before the t
 """
 
 from collections import OrderedDict
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from taojin.core.errors import ConfigError, InputError
 from taojin.tokenize.libraries import REFERENCES, GigatokenEncoder, LibraryEncoder
 from taojin.tokenize.libraries import Tokens as Tokens
 from taojin.tokenize.nasty import NASTY
-from taojin.tokenize.tokenizer_file import TokenizerFile, parse_json
+from taojin.tokenize.tokenizer_file import TokenizerFile, load_sentencepiece, parse_json
 
 BACKENDS = ("reference", "gigatoken")
 # The reference encodes 1.4 MB/s, so this is a third of a second.
@@ -141,7 +142,11 @@ def _around_added_tokens(file: TokenizerFile) -> list[str]:
     if file.kind == "tiktoken":
         tokens = [token for token, _ in file.specials[:_TOKENS_OF_A_KIND]]
     elif file.kind == "sentencepiece":
-        tokens = ["<s>", "</s>", "<unk>", "▁", "<0x0A>"]
+        processor = load_sentencepiece(file)
+        numbers = range(processor.get_piece_size())
+        # Symbols of the user have score 0, as has the first piece that was learnt.
+        scored = (n for n in numbers if processor.get_score(n) == 0 and not processor.is_byte(n))
+        tokens = [processor.id_to_piece(n) for n in islice(scored, _TOKENS_OF_A_KIND)] + ["▁", "<0x0A>"]
     else:
         kinds: dict[tuple[bool, ...], list[str]] = {}
         for token in parse_json(file).get("added_tokens") or []:

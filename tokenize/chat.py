@@ -19,9 +19,9 @@ stand-ins and encoded by a second tokenizer in which the control tokens have nam
 other control token came about is counted in the tokens of every record. What a template assembles from pieces of a
 record (<| + role + |>) is the template's own.
 
-Cost: one encoding by `tokenizers`, one thread, about 1 MB/s, and two renderings per answer, each as long as the
-conversation so far: four seconds for 400 answers, where a template that marks them takes a hundredth. The second
-tokenizer is loaded with the first record that needs it.
+Cost: one encoding by `tokenizers`, one thread, at 0.8 of its bare speed, and two renderings per answer, each as long as
+the conversation so far: four seconds for 400 answers, where a template that marks them needs a fifth of one. The second
+tokenizer is loaded, in the first one's time, with the first record that needs it.
 """
 
 import datetime
@@ -351,7 +351,7 @@ class _Template:
             if "'strftime_now' is undefined" in str(error):
                 raise InputError(
                     "chat template: it asks for today's date (strftime_now), and the same records must give the same "
-                    "tokens tomorrow; name a date (--date YYYY-MM-DD)"
+                    "tokens tomorrow; name a date (--chat-date YYYY-MM-DD)"
                 ) from None
             raise _ProblemError(f"the template refuses it: {error}") from None
 
@@ -518,7 +518,7 @@ def _parse_date(date: str) -> datetime.date:
     try:
         return datetime.date.fromisoformat(date)
     except ValueError:
-        raise ConfigError(f"--date: expected YYYY-MM-DD, found {date!r}") from None
+        raise ConfigError(f"--chat-date: expected YYYY-MM-DD, found {date!r}") from None
 
 
 def _one_line(message: str) -> str:

@@ -94,7 +94,11 @@ class LibraryEncoder:
         alphabet = byte_alphabet()
         added = {token["id"]: token["content"].encode() for token in tokenizer.get("added_tokens") or []}
         vocab = tokenizer["model"]["vocab"].items()
-        return {n: bytes([alphabet[character] for character in token]) for token, n in vocab if n not in added} | added
+        # An entry with characters that stand for no byte is never made of bytes; it means itself.
+        return {
+            number: bytes([alphabet[c] for c in token]) if alphabet.keys() >= set(token) else token.encode()
+            for token, number in vocab
+        } | added
 
 
 class TokenizersEncoder(LibraryEncoder):

@@ -17,7 +17,11 @@ from numpy.typing import NDArray
 from taojin.core.errors import BadShardError
 from taojin.core.storage import Folder
 
+# Still in a cache when it is written: measured 1.2 times faster than 8 MB. Requests to an object store are larger.
+LOCAL_BLOCK_BYTES = 1_000_000
 BLOCK_BYTES = 8_000_000
+# Files that a task holds open: a process may have 1,024, and there may be a pair for each of thousands of sources.
+MAX_OPEN = 128
 
 
 class Part(NamedTuple):
@@ -107,35 +111,45 @@ def cut_parts(
     shard_tokens: int,
     counts_of: Callable[[int, int, int], tuple[NDArray[np.int64], NDArray[np.int64]]],
 ) -> list[list[Part]]:
-    """Groups of at most `shard_tokens` tokens, in order, cut between documents; a longer document has its own."""
+    """Groups of at most `shard_tokens` tokens, in order, cut between documents; a longer document has its own. Those
+    without tokens go with the one before: no pair is empty but where all documents are."""
     groups: list[list[Part]] = [[]]
-    room = shard_tokens
+    filled = 0
     for part in parts:
-        while part.tokens > room:
-            tokens, sequences = counts_of(part.piece, part.first_document, part.documents)
-            sums = np.cumsum(tokens)
-            fit = int(np.searchsorted(sums, room, side="right"))
-            if not fit and not groups[-1]:
-                fit = 1
-            if fit:
-                head = part._replace(documents=fit, sequences=int(sequences[:fit].sum()), tokens=int(sums[fit - 1]))
-                groups[-1].append(head)
-                part = Part(
-                    part.piece,
-                    part.segment,
-                    part.first_document + fit,
-                    part.documents - fit,
-                    part.first_sequence + head.sequences,
-                    part.sequences - head.sequences,
-                    part.first_token + head.tokens,
-                    part.tokens - head.tokens,
-                )
-            groups.append([])
-            room = shard_tokens
-        if part.documents:
+        if filled + part.tokens <= shard_tokens:
             groups[-1].append(part)
-            room -= part.tokens
+            filled += part.tokens
+            continue
+        tokens, sequences = counts_of(part.piece, part.first_document, part.documents)
+        tokens, sequences = (np.concatenate([[0], np.cumsum(counts)]) for counts in (tokens, sequences))
+        first = 0
+        while first < part.documents:
+            before = int(tokens[first])
+            reach = before + max(0, shard_tokens - filled)
+            if not filled:
+                longer = int(np.searchsorted(tokens, before, side="right"))
+                reach = max(reach, int(tokens[min(longer, part.documents)]))
+            last = int(np.searchsorted(tokens, reach, side="right")) - 1
+            if last > first:
+                groups[-1].append(_documents_of(part, first, last, tokens, sequences))
+                filled += int(tokens[last]) - before
+                first = last
+            if first < part.documents:
+                groups.append([])
+                filled = 0
     return [group for group in groups if group]
+
+
+def _documents_of(part: Part, first: int, last: int, tokens: NDArray[np.int64], sequences: NDArray[np.int64]) -> Part:
+    """Documents [first, last) of a part; tokens, sequences: before each of its documents, and in all."""
+    return part._replace(
+        first_document=part.first_document + first,
+        documents=last - first,
+        first_sequence=part.first_sequence + int(sequences[first]),
+        sequences=int(sequences[last] - sequences[first]),
+        first_token=part.first_token + int(tokens[first]),
+        tokens=int(tokens[last] - tokens[first]),
+    )
 
 
 def spans_of(
@@ -202,13 +216,12 @@ def copy_spans(context: CopyContext, spans: Sequence[Span]) -> dict[str, Any]:
         for span in spans:
             for target in span.targets:
                 if target.output not in files:
+                    if len(files) == MAX_OPEN:
+                        _close(files)
                     files[target.output] = os.open(context.out.path(context.outputs[target.output]), os.O_WRONLY)
             ranges += _copy(context, span, lambda output, at, data: _write_at(files[output], at, data))
-        for file in files.values():
-            os.fsync(file)
     finally:
-        for file in files.values():
-            os.close(file)
+        _close(files)
     return {"copied": sum(span.bytes for span in spans), "ranges": ranges, "files": {}}
 
 
@@ -229,11 +242,12 @@ def _copy(context: CopyContext, span: Span, write: Callable[[int, int, Any], Any
     hashes = [xxhash.xxh3_64() for _ in span.targets]
     # Not mapped: the pages of a mapping would count as memory of this process.
     filesystem, _ = span.folder.resolve()
+    block_bytes = LOCAL_BLOCK_BYTES if span.folder.is_local else BLOCK_BYTES
     with filesystem.open_input_file(span.folder.path(span.name)) as file:
         file.seek(span.first)
         done = 0
         while done < span.bytes:
-            block = memoryview(file.read_buffer(min(BLOCK_BYTES, span.bytes - done)))
+            block = memoryview(file.read_buffer(min(block_bytes, span.bytes - done)))
             if not len(block):
                 break
             whole.update(block)
@@ -253,6 +267,16 @@ def _copy(context: CopyContext, span: Span, write: Callable[[int, int, Any], Any
         [target.output, target.at, target.bytes, hasher.hexdigest()]
         for target, hasher in zip(span.targets, hashes, strict=True)
     ]
+
+
+def _close(files: dict[int, int]) -> None:
+    """Flush these files to disk, close and forget them."""
+    while files:
+        _, file = files.popitem()
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
 
 
 def _write_at(file: int, at: int, data: memoryview) -> None:

@@ -74,7 +74,7 @@ _CODE = (
 )  # fmt: skip
 
 _LOOK_ALIKES = (
-    # Special tokens of many tokenizers, whole, broken, in other case and in full width. Only the file's own may be tokens.
+    # Special tokens of many tokenizers, whole, broken, in other case, in full width. Only the file's own may be tokens.
     "<|endoftext|>", "<|endoftext|", "<|ENDOFTEXT|>", "<| endoftext |>", "a<|endoftext|>b",
     "<|im_start|>user\n中文<|im_end|>\n", "<|im_start|", "<s>", "</s>", "<s>a</s>", "<unk>", "<pad>",
     "[CLS][SEP][MASK][PAD][UNK]", "<bos><eos>", "<|begin_of_text|><|end_of_text|><|eot_id|>",

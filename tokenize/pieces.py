@@ -198,9 +198,7 @@ def _table(
 
 
 def _count(totals: dict[str, list[int]], names: pa.Array, tokens: NDArray[np.int64]) -> None:
-    """Add documents and tokens by name; what has none is not counted."""
-    if names.null_count == len(names):
-        return
+    """Add documents and tokens by name; those without one by ""."""
     encoded = pc.fill_null(names, "").dictionary_encode()
     codes = encoded.indices.to_numpy()
     documents = np.bincount(codes, minlength=len(encoded.dictionary))

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from taojin.core.corpus import Plan
+from taojin.core.errors import InvariantError
 from taojin.core.storage import Folder
 from taojin.tokenize.megatron import write_index
 from taojin.tokenize.merge import Pair, Part
@@ -58,7 +59,7 @@ def write_pair_index(context: IndexContext, item: tuple[str, Pair, bool]) -> dic
     files = {}
     for stem, dtype in ((name, context.dtype), *([(f"{name}_mask", np.dtype(np.uint8))] if masked else [])):
         with context.out.create(f"{stem}.idx") as sink:
-            write_index(
+            tokens = write_index(
                 sink,
                 dtype,
                 pair.total("sequences"),
@@ -66,6 +67,8 @@ def write_pair_index(context: IndexContext, item: tuple[str, Pair, bool]) -> dic
                 lambda: lengths_of(context, pair),
                 lambda: (rows.column("sequences").to_numpy() for rows in rows_of(context, pair, ("sequences",))),
             )
+            if tokens != pair.total("tokens"):
+                raise InvariantError(f"{stem}: {pair.total('tokens'):,} tokens in all, its lengths are {tokens:,}")
             sink.rows = pair.total("sequences")
         files["idx" if stem == name else "mask_idx"] = context.out.entry(f"{stem}.idx", sink).as_json()
     with context.out.create(f"{name}.parquet") as sink:
@@ -76,7 +79,8 @@ def write_pair_index(context: IndexContext, item: tuple[str, Pair, bool]) -> dic
 
 
 def write_provenance(sink: Any, batches: Iterator[pa.RecordBatch]) -> None:
-    """Batches of PROVENANCE_SCHEMA as Parquet; document and sequence are numbered here."""
+    """Batches of PROVENANCE_SCHEMA as Parquet; document and sequence are numbered here. The bytes do not depend on how
+    the rows are cut into batches."""
     repeated = ["shard", "source", "language"]
     with pq.ParquetWriter(sink, PROVENANCE_SCHEMA, compression="zstd", use_dictionary=repeated) as writer:
         held: list[pa.RecordBatch] = []
@@ -86,11 +90,12 @@ def write_provenance(sink: Any, batches: Iterator[pa.RecordBatch]) -> None:
             document += batch.num_rows
             sequence += pc.sum(batch.column("sequences")).as_py() or 0
             rows += batch.num_rows
-            if rows >= GROUP_ROWS:
-                writer.write_table(pa.Table.from_batches(held, PROVENANCE_SCHEMA))
-                held, rows = [], 0
-        if held:
-            writer.write_table(pa.Table.from_batches(held, PROVENANCE_SCHEMA))
+            while rows >= GROUP_ROWS:
+                table = pa.Table.from_batches(held, PROVENANCE_SCHEMA)
+                writer.write_table(table.slice(0, GROUP_ROWS).combine_chunks())
+                held, rows = table.slice(GROUP_ROWS).to_batches(), rows - GROUP_ROWS
+        if rows:
+            writer.write_table(pa.Table.from_batches(held, PROVENANCE_SCHEMA).combine_chunks())
 
 
 def _numbered(batch: pa.RecordBatch, document: int, sequence: int) -> pa.RecordBatch:

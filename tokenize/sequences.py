@@ -17,6 +17,7 @@ from taojin.core.errors import InvariantError
 from taojin.tokenize.backends import Encoder, make_encoder
 from taojin.tokenize.documents import Documents
 from taojin.tokenize.long_texts import Cutter, cut_long, rejoin
+from taojin.tokenize.tokenizer_file import TokenizerFile
 
 if TYPE_CHECKING:
     from taojin.tokenize.pieces import EncodeContext
@@ -27,8 +28,8 @@ class Sequences(NamedTuple):
 
     ids: flat, in the pair's dtype · lengths: int32 per sequence · sequences: int32 per document · mask: uint8 per
     token, 1 where it is learnt; None: not a conversation · text_bytes: of UTF-8 that was encoded · ends_in_text:
-    documents in whose text the end-of-document token stands · problems: per document given, why it was left out, or
-    None; empty where none was.
+    documents in whose text the end-of-document token stands, of conversations any control token · problems: per
+    document given, why it was left out, or None; empty where none was.
     """
 
     ids: NDArray[Any]
@@ -51,8 +52,16 @@ def make_encode(context: "EncodeContext") -> Callable[[Documents], Sequences]:
     if context.config.chat:
         return _chat(context)
     encoder = make_encoder(context.tokenizer, context.backend, context.config.special_in_text == "plain")
-    cutter = Cutter.of(context.tokenizer.data) if context.tokenizer.kind == "json" else None
+    cutter = _cutter(context.tokenizer)
     return lambda documents: encode_texts(context, encoder, cutter, documents.texts)
+
+
+def _cutter(file: TokenizerFile) -> Cutter | None:
+    if file.kind == "json":
+        return Cutter.of(file.data)
+    if file.kind == "tiktoken":
+        return Cutter.of_ranks(file.data, file.pattern, tuple(text for text, _ in file.specials))
+    return None
 
 
 def encode_texts(
@@ -148,8 +157,9 @@ def as_dtype(ids: NDArray[np.uint32], dtype: np.dtype[Any], vocab_size: int, nam
 def _chat(context: "EncodeContext") -> Callable[[Documents], Sequences]:
     from taojin.tokenize.chat import ChatEncoder
 
-    encoder = ChatEncoder(context.tokenizer, context.chat_template, context.config.train_on)
-    prompt = context.config.prompt_column or ""
+    config = context.config
+    encoder = ChatEncoder(context.tokenizer, context.chat_template, config.train_on, date=config.chat_date)
+    prompt = config.prompt_column or ""
 
     def encode(documents: Documents) -> Sequences:
         masked, problems = encoder.encode(conversations(documents, prompt))
@@ -171,6 +181,7 @@ def _chat(context: "EncodeContext") -> Callable[[Documents], Sequences]:
             sequences=(lengths[good] > 0).astype(np.int32),
             mask=mask,
             text_bytes=int(documents.texts.nbytes),
+            ends_in_text=int((masked.spelled > 0).sum()),
             problems=problems,
         )
 

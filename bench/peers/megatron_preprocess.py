@@ -8,7 +8,7 @@ own in an initializer; `imap` over the lines of the file in chunks of 32; a work
 in one call, and adds EOD unless there are no tokens; the parent alone adds every document to the builder. Tokenizer
 class, vocabulary rule and builder are those of megatron-core, with the arguments that the tool gives them
 (HuggingFaceTokenizer, fast, special tokens included). What is missing is megatron.training, which the wheel does not
-ship: the tool imports all of it for its arguments, so its start-up costs more than this one's.
+ship: the tool imports it for its arguments, and pays for that at start-up, this one does not.
 """
 
 # mypy: ignore-errors
@@ -99,6 +99,8 @@ def main():
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--result", type=Path, required=True)
     options = parser.parse_args()
+    index = Path(f"{options.output_prefix}_text_document.idx")
+    index.unlink(missing_ok=True)
     if options.megatron:
         status = run_tool(options)
         config = f"tools/preprocess_data.py of a checkout, exit status {status}"
@@ -112,7 +114,7 @@ def main():
         process.join()
         status = process.exitcode
         config = f"the tool's loop re-driven on megatron-core {version('megatron-core')}, not the tool itself"
-    if not Path(f"{options.output_prefix}_text_document.idx").is_file():
+    if not index.is_file():
         print(f"megatron_preprocess: exit status {status} and no .idx written", file=sys.stderr)
         return 1
     libraries = ", ".join(f"{name} {version(name)}" for name in ("transformers", "tokenizers", "torch"))
