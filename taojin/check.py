@@ -4,7 +4,7 @@ In: OUT, or the PREFIX of Megatron pairs; WORK (default: the output's name + .wo
 stands. Out: one line per invariant on stdout.
 Cost: every byte of OUT and WORK is read once for its checksum, `cluster`, `cluster_size`, `component`, decisions and
 ledger once more; of the input only what the sample touches. Memory: 1 byte a document and 16 a removal, streamed by
-unit otherwise. Of pairs: see `taojin.proofs_of_tokens` and the three files that it names.
+unit otherwise. Of pairs: see `taojin.proofs_of_tokens` and the files that it names.
 
 A broken invariant names its file; the others are still looked at. Nothing is changed. The proofs themselves:
 `taojin.proofs_of_output`, `taojin.proofs_of_work`, `taojin.proofs_of_input`.
@@ -22,13 +22,14 @@ from taojin.core.uris import split_query, with_suffix
 from taojin.frozen import MARKER
 from taojin.pipeline import MANIFEST
 from taojin.proofs import Report, print_report
+from taojin.proofs_of_blend import prove_blend
 from taojin.proofs_of_input import check_input
 from taojin.proofs_of_output import prove_columns, prove_conservation, prove_files, read_manifest
 from taojin.proofs_of_pair import PAIR_SUFFIXES, Prefix, check_pair
 from taojin.proofs_of_provenance import prove_numbers, prove_provenance, prove_splits
 from taojin.proofs_of_rules import prove_rules
 from taojin.proofs_of_texts import check_texts, check_tokenizer
-from taojin.proofs_of_tokens import Tokens, prove_blend, prove_counts, prove_format, prove_ids, prove_mask
+from taojin.proofs_of_tokens import Tokens, prove_counts, prove_format, prove_ids, prove_mask
 from taojin.proofs_of_tokens import prove_files as prove_pair_files
 from taojin.proofs_of_tokens import read_manifest as read_tokens
 from taojin.proofs_of_work import (

@@ -34,6 +34,7 @@ def prove_provenance(output: Tokens) -> tuple[Totals, str]:
     Not for merged pairs (see `prove_numbers`): shards of two inputs may have the same relative path.
     """
     shards = {shard["path"]: index for index, shard in enumerate(output.manifest["shards"])}
+    shuffled, level = output.manifest["config"]["shuffle"], output.manifest["level"]
     seen = Seen()
     last: dict[tuple[str, str], int] = {}
     totals = Totals(0, {}, {})
@@ -47,18 +48,20 @@ def prove_provenance(output: Tokens) -> tuple[Totals, str]:
             if (again := seen.first_again(positions)) >= 0:
                 place = f"{output.manifest['shards'][again >> POSITION_SHIFT]['path']}#{_row(again)}"
                 raise BrokenError(where, f"{place} is here, and was another document before")
-            if not output.manifest["config"]["shuffle"]:
+            if not shuffled:
                 if (np.diff(positions, prepend=last.get(group, -1)) <= 0).any():
                     raise BrokenError(where, "documents are not in the order of the input, and --shuffle was off")
                 last[group] = int(positions[-1])
             _require_source(batch, entry, output, where)
-            tokens = batch.column("tokens").to_numpy()
+            tokens, sequences = (batch.column(name).to_numpy() for name in ("tokens", "sequences"))
+            if level == "document" and (sequences > 1).any():
+                raise BrokenError(where, "a document of several sequences, and --level was document")
             _add(totals.by_source, batch.column("source"), tokens)
             _add(totals.by_language, batch.column("language"), tokens)
-            empty = int(np.count_nonzero(batch.column("sequences").to_numpy() == 0))
-            totals = totals._replace(empty=totals.empty + empty)
+            totals = totals._replace(empty=totals.empty + int(np.count_nonzero(sequences == 0)))
             rows += batch.num_rows
-    order = "in any order" if output.manifest["config"]["shuffle"] else "in its order"
+    totals = totals._replace(by_source=_listed(totals.by_source), by_language=_listed(totals.by_language))
+    order = "in any order" if shuffled else "in its order"
     return totals, f"{number(rows, 'row')} with the numbers of the indexes, each another row of the input, {order}"
 
 
@@ -190,19 +193,23 @@ def _require_source(batch: pa.RecordBatch, entry: dict[str, Any], output: Tokens
         raise BrokenError(where, f"a document of another source than {entry['source']!r}")
 
 
+def _listed(totals: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Where no document has a name, nothing is listed."""
+    return totals if totals.keys() != {""} else {}
+
+
 def _add(totals: dict[str, list[int]], names: pa.Array, tokens: NDArray[np.int64]) -> None:
-    encoded = names.dictionary_encode()
-    known = encoded.indices.is_valid().to_numpy(zero_copy_only=False)
-    codes, size = pc.fill_null(encoded.indices, 0).to_numpy()[known], len(encoded.dictionary)
+    """Add documents and tokens by name, those without one by ""."""
+    encoded = pc.fill_null(names, "").dictionary_encode()
+    codes, size = encoded.indices.to_numpy(), len(encoded.dictionary)
     documents = np.bincount(codes, minlength=size)
     # As integers: weights of bincount are floats, exact up to 2^53.
     sums = np.zeros(size, np.int64)
-    np.add.at(sums, codes, tokens[known])
+    np.add.at(sums, codes, tokens)
     for name, count, total in zip(encoded.dictionary.to_pylist(), documents.tolist(), sums.tolist(), strict=True):
-        if name:
-            entry = totals.setdefault(name, [0, 0])
-            entry[0] += count
-            entry[1] += total
+        entry = totals.setdefault(name, [0, 0])
+        entry[0] += count
+        entry[1] += total
 
 
 # ---------------------------------------------------------------------------------------------- splits

@@ -124,11 +124,9 @@ def config_of(output: Tokens, work: Folder) -> Any:
 def encode_context(output: Tokens, corpus: Corpus, work: Folder, file: TokenizerFile) -> EncodeContext:
     """What the run encoded with, but for the backend. Raises UserError where something is not there any more."""
     config: TokenizeConfig = corpus.config
-    if "chat_template" in output.manifest["config"]["formats"]:
-        raise InputError("the file of --chat-template is not known any more")
     facts = describe(file, eod=config.eod, add_special_tokens=config.add_special_tokens)
     source = Input(corpus.plan, config.reading, config.language_column, config.prompt_column or "")
     if config.decisions is not None:
         decided = with_suffix(config.decisions, f"/{output.manifest['config']['decide']}")
         source, _ = open_decisions(config.model_copy(update={"decisions": decided}), work)
-    return EncodeContext(source, work, config, file, facts, "reference")
+    return EncodeContext(source, work, config, file, facts, "reference", output.manifest["chat_template"])

@@ -1,10 +1,9 @@
-"""Proofs of an output of `taojin tokenize` from its manifest and its pairs: files, format, ids, counts, mask, blend.
+"""Proofs of an output of `taojin tokenize` from its manifest and its pairs: files, format, ids, counts, mask.
 
 Cost: every .bin is read twice, once for its checksums and once for its ids, every .idx twice. Memory: a block.
 Where documents come from is proven by `taojin.proofs_of_provenance`, what they say by `taojin.proofs_of_texts`.
 """
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -12,18 +11,28 @@ import numpy as np
 import xxhash
 
 from taojin.core.storage import FileEntry
-from taojin.core.uris import last_part, split_query
 from taojin.proofs import BrokenError
 from taojin.proofs_of_output import require
 from taojin.proofs_of_pair import Prefix, ends_detail, open_pair, open_sound_pair, require_ends, require_ids
 from taojin.report import number
-from taojin.tokenize.blend import JSON, MEGATRON_SPLITS, TEXT, parse_weights
 from taojin.tokenize.megatron import header_warning, reader_warning, token_dtype
 from taojin.tokenize.megatron_proofs import token_facts
 from taojin.tokenizing import MANIFEST
 
 MASK = "_mask"
 CHECKSUM_BYTES = 1 << 22
+# Those that the proofs ask for; a manifest without one is damaged.
+SETTINGS = (
+    "by_source",
+    "chat",
+    "formats",
+    "seed",
+    "shuffle",
+    "special_in_text",
+    "split",
+    "tokenizer_pattern",
+    "weights",
+)
 
 
 class Tokens(NamedTuple):
@@ -53,7 +62,9 @@ def read_manifest(prefix: Prefix) -> tuple[Tokens, str]:
     manifest = prefix.folder.read_json(prefix.name + MANIFEST)
     counts, tokenizer = manifest["counts"], manifest.get("tokenizer")
     for entry in manifest["pairs"]:
-        _ = entry["split"], entry["source"], entry["ranges"], entry["files"]["bin"]
+        _ = entry["name"], entry["split"], entry["source"], entry["ranges"], entry["files"]["bin"]
+    if "merged" not in manifest:
+        _ = manifest["shards"], [manifest["config"][name] for name in SETTINGS], tokenizer["path"]
     detail = f"written by taojin {manifest['taojin']}: {number(counts['documents'], 'document')}, "
     detail += f"{number(counts['tokens'], 'token')} in {number(len(manifest['pairs']), 'pair')}"
     if tokenizer is not None:
@@ -161,7 +172,7 @@ def _only_texts_hold_eod(output: Tokens) -> bool:
 
 
 class Totals(NamedTuple):
-    """What provenance sums up to. by_…: [documents, tokens] by name, those without one left out."""
+    """What provenance sums up to. by_…: [documents, tokens] by name, where any has one."""
 
     empty: int
     by_source: dict[str, list[int]]
@@ -204,11 +215,9 @@ def prove_counts(output: Tokens, totals: Totals | None) -> tuple[bool, str]:
         return True, f"{text} (by manifest and indexes alone)"
     _require_equal(where, "documents without tokens", counts["empty"], totals.empty)
     for name, sums in (("source", totals.by_source), ("language", totals.by_language)):
-        listed = _listed(counts[f"by_{name}"])
-        listed.pop("", None)
-        _require_equal(where, f"documents and tokens by {name}", listed, sums)
-    kinds = [number(len(totals.by_source), "source")] if totals.by_source else []
-    kinds += [number(len(totals.by_language), "language")] if totals.by_language else []
+        _require_equal(where, f"documents and tokens by {name}", _listed(counts[f"by_{name}"]), sums)
+    sources, languages = (len(names.keys() - {""}) for names in (totals.by_source, totals.by_language))
+    kinds = [number(count, what) for count, what in ((sources, "source"), (languages, "language")) if count]
     return True, text + (f", and so do {' and '.join(kinds)}" if kinds else "")
 
 
@@ -222,7 +231,7 @@ def _listed(counts: dict[str, dict[str, int]]) -> dict[str, list[int]]:
     return {name: [entry["documents"], entry["tokens"]] for name, entry in counts.items()}
 
 
-# ---------------------------------------------------------------------------------------------- mask, blend
+# ---------------------------------------------------------------------------------------------- mask
 
 
 def prove_mask(output: Tokens) -> tuple[bool, str]:
@@ -251,44 +260,3 @@ def prove_mask(output: Tokens) -> tuple[bool, str]:
             tokens += len(block)
     share = f"{learnt / tokens:.1%}" if tokens else "none"
     return True, f"the shape of the pairs, 0 and 1 alone: {learnt:,} of {tokens:,} tokens are learnt ({share})"
-
-
-def prove_blend(output: Tokens) -> tuple[bool, str]:
-    """Each split's blend names its pairs that have tokens, each weighed by tokens × factor of its source."""
-    factors = parse_weights(output.manifest["config"]["weights"])
-    where, folder = output.prefix.file(JSON), output.prefix.folder
-    blends = {split: flat for split, flat in folder.read_json(output.prefix.name + JSON).items() if flat}
-    expected: dict[str, dict[str, float]] = {}
-    for entry in output.manifest["pairs"]:
-        if entry["tokens"]:
-            weight = entry["tokens"] * factors.get(entry["source"], 1.0)
-            expected.setdefault(entry["split"], {})[entry["name"]] = weight
-    if len(expected) == 1 and not expected.keys() & set(MEGATRON_SPLITS):
-        expected = dict(zip(["train"], expected.values(), strict=True))
-    if blends.keys() != expected.keys():
-        raise BrokenError(where, f"splits {', '.join(blends)}, in the manifest {', '.join(expected)}")
-    elsewhere = 0
-    for split, flat in blends.items():
-        weights, prefixes = [float(weight) for weight in flat[::2]], flat[1::2]
-        names, total = list(expected[split]), math.fsum(expected[split].values())
-        if [last_part(prefix) for prefix in prefixes] != names:
-            raise BrokenError(where, f"{split}: the pairs are not those of the manifest, {', '.join(names)}")
-        for name, weight in zip(names, weights, strict=True):
-            share = expected[split][name] / total
-            if not math.isclose(weight, share, rel_tol=1e-9):
-                raise BrokenError(where, f"{split}: {name} weighs {weight:.6f}, by its tokens {share:.6f}")
-        elsewhere += sum(prefix != _path_of(output.prefix.sibling(last_part(prefix))) for prefix in prefixes)
-    if output.prefix.has(TEXT):
-        words = folder.read_bytes(output.prefix.name + TEXT).decode().split()
-        if words != blends.get("train", []):
-            raise BrokenError(output.prefix.file(TEXT), f"not what {output.prefix.name + JSON} says of train")
-    detail = (
-        f"{number(sum(map(len, expected.values())), 'pair')} weighed by tokens in {', '.join(expected) or 'no split'}"
-    )
-    note = f"; {elsewhere:,} of their paths are not here: the output was moved" if elsewhere else ""
-    return True, detail + note
-
-
-def _path_of(prefix: Prefix) -> str:
-    """As a blend names it: absolute, or a URI without the query that is of our connection."""
-    return prefix.folder.path(prefix.name) if prefix.folder.is_local else split_query(prefix.uri)[0]

@@ -111,6 +111,7 @@ def run_tokenize(config: TokenizeConfig) -> Tokenized:
             "reason": reason,
         },
         "dtype": context.dtype.name,
+        "chat_template": context.chat_template,
         "append_eod": config.append_eod,
         "level": config.level,
         "counts": counts,

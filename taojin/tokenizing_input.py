@@ -39,6 +39,11 @@ def open_tokenizer(config: TokenizeConfig) -> tuple[TokenizerFile, Facts]:
         from taojin.tokenize.chat import ChatEncoder
 
         ChatEncoder(file, chat_template(config), config.train_on)
+    if config.append_eod and facts.suffix[-1:] == (facts.eod,):
+        raise ConfigError(
+            f"--add-special-tokens: this tokenizer itself ends a text with {facts.eod_token}, which --append-eod would "
+            "write twice; add --no-append-eod"
+        )
     return file, facts
 
 

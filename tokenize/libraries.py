@@ -24,10 +24,10 @@ from taojin.tokenize.normal_form import to_nfc
 from taojin.tokenize.tokenizer_file import (
     TokenizerFile,
     byte_alphabet,
-    is_byte_level,
     load_sentencepiece,
     parse_json,
     read_ranks,
+    spells_bytes,
 )
 
 # Reading /proc costs 40 µs, encoding 16 MB a second.
@@ -89,7 +89,7 @@ class LibraryEncoder:
         if self._file.kind == "sentencepiece":
             return None
         tokenizer = parse_json(self._file)
-        if not is_byte_level(tokenizer):
+        if not spells_bytes(tokenizer):
             return None
         alphabet = byte_alphabet()
         added = {token["id"]: token["content"].encode() for token in tokenizer.get("added_tokens") or []}

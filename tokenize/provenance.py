@@ -120,7 +120,7 @@ def provenance_of(context: IndexContext, pair: Pair) -> Iterator[pa.RecordBatch]
         columns["document"] = columns["sequence"] = pa.array(np.zeros(len(shard), np.int64))
         if not context.ids:
             place = columns["row"].cast(pa.large_string())
-            columns["id"] = pc.binary_join_element_wise(columns["shard"], place, "#")
+            columns["id"] = pc.binary_join_element_wise(columns["shard"], place, pa.scalar("#", pa.large_string()))
         yield pa.RecordBatch.from_arrays(
             [columns[field.name].cast(field.type) for field in PROVENANCE_SCHEMA], schema=PROVENANCE_SCHEMA
         )

@@ -275,7 +275,7 @@ def _facts_of_json(tokenizer: Json) -> tuple[dict[str, int], tuple[str, ...], bo
     # Unigram models list (piece, score) in the order of their ids.
     ids = dict(vocab) if isinstance(vocab, dict) else {piece[0]: number for number, piece in enumerate(vocab)}
     added = tokenizer.get("added_tokens") or []
-    lossless = is_byte_level(tokenizer) and not any(token.get("lstrip") or token.get("rstrip") for token in added)
+    lossless = _keeps_every_byte(tokenizer) and not any(token.get("lstrip") or token.get("rstrip") for token in added)
     ids |= {token["content"]: token["id"] for token in added}
     return ids, tuple(token["content"] for token in added if token.get("special")), lossless
 
@@ -288,22 +288,27 @@ def byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + rank): byte for rank, byte in enumerate(others)}
 
 
-def is_byte_level(tokenizer: Json) -> bool:
-    """Whether the ids of a text, each read as bytes, are the text: a BPE over bytes that drops and changes nothing."""
+def spells_bytes(tokenizer: Json) -> bool:
+    """Whether entries of the vocabulary are bytes, written in `byte_alphabet`."""
     model = tokenizer["model"]
-    normalizer = tokenizer.get("normalizer")
     steps = steps_of(tokenizer.get("pre_tokenizer"), "pretokenizers")
-    byte_steps = [step for step in steps if step["type"] == "ByteLevel"]
     return (
         model.get("type") == "BPE"
         and not model.get("continuing_subword_prefix")
         and not model.get("end_of_word_suffix")
-        and not steps_of(normalizer, "normalizers")
-        and len(byte_steps) == 1
-        and not byte_steps[0].get("add_prefix_space")
+        and [step["type"] for step in steps].count("ByteLevel") == 1
+    )
+
+
+def _keeps_every_byte(tokenizer: Json) -> bool:
+    """Whether the ids of a text, each read as bytes, are the text: nothing is dropped, added or changed on the way."""
+    steps = steps_of(tokenizer.get("pre_tokenizer"), "pretokenizers")
+    return (
+        spells_bytes(tokenizer)
+        and not steps_of(tokenizer.get("normalizer"), "normalizers")
         and all(step["type"] in ("ByteLevel", "Split", "Digits", "Punctuation") for step in steps)
-        and all(step.get("behavior") != "Removed" for step in steps)
-        and all(character in model["vocab"] for character in byte_alphabet())
+        and not any(step.get("add_prefix_space") or step.get("behavior") == "Removed" for step in steps)
+        and all(character in tokenizer["model"]["vocab"] for character in byte_alphabet())
     )
 
 
