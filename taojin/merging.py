@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from taojin import __version__
 from taojin.core.config import fingerprint
 from taojin.core.errors import ConfigError, InputError
+from taojin.core.megatron import IndexedPair, write_index
 from taojin.core.progress import Progress
 from taojin.core.storage import Folder, with_retries
 from taojin.core.tasks import Stages, open_executor
 from taojin.core.uris import with_suffix
 from taojin.tokenize.config import MergeConfig
-from taojin.tokenize.megatron import IndexedPair, write_index
 from taojin.tokenize.merge import Span, Target
 from taojin.tokenize.provenance import PROVENANCE_SCHEMA, write_provenance
 from taojin.tokenizing import MANIFEST, Tokenized, finished

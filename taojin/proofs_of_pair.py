@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from taojin.core.errors import InputError
+from taojin.core.megatron import IndexedPair, header_warning, reader_warning, token_dtype
+from taojin.core.megatron_proofs import TokenFacts, structure_problems, token_facts
 from taojin.core.storage import Folder
 from taojin.core.uris import last_part, split_query, with_suffix
 from taojin.proofs import BrokenError, Report
 from taojin.report import number
-from taojin.tokenize.megatron import IndexedPair, header_warning, reader_warning, token_dtype
-from taojin.tokenize.megatron_proofs import TokenFacts, structure_problems, token_facts
 from taojin.tokenize.tokenizer_file import Facts, describe, read_tokenizer
 
 PAIR_SUFFIXES = (".bin", ".idx")

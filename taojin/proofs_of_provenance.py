@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from taojin.core.corpus import POSITION_SHIFT
+from taojin.core.megatron import BLOCK, IndexedPair
 from taojin.proofs import BrokenError
 from taojin.proofs_of_output import reading
 from taojin.proofs_of_pair import Prefix, open_pair
 from taojin.proofs_of_tokens import Tokens, Totals
 from taojin.report import number
-from taojin.tokenize.megatron import BLOCK, IndexedPair
 from taojin.tokenize.provenance import PROVENANCE_SCHEMA
 from taojin.tokenize.split import Split, assign, component_keys, id_keys, parse_split
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from taojin.core.corpus import Span
+from taojin.core.megatron import IndexedPair
 from taojin.core.sidecars import Corpus
 from taojin.opened import missing_input, piece_of
 from taojin.proofs import BrokenError
@@ -24,7 +25,6 @@ from taojin.proofs_of_tokens import MASK, Tokens
 from taojin.report import number
 from taojin.tokenize.backends import make_encoder
 from taojin.tokenize.documents import KNOWN_FIELDS, Documents, Input, read_documents
-from taojin.tokenize.megatron import IndexedPair
 from taojin.tokenize.pieces import EncodeContext
 from taojin.tokenize.sequences import Sequences, encode_texts, make_encode
 

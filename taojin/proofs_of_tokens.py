@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
+from taojin.core.megatron import header_warning, reader_warning, token_dtype
+from taojin.core.megatron_proofs import token_facts
 from taojin.core.storage import FileEntry
 from taojin.proofs import BrokenError
 from taojin.proofs_of_output import require
 from taojin.proofs_of_pair import Prefix, ends_detail, open_pair, open_sound_pair, require_ends, require_ids
 from taojin.report import number
-from taojin.tokenize.megatron import header_warning, reader_warning, token_dtype
-from taojin.tokenize.megatron_proofs import token_facts
 from taojin.tokenizing import MANIFEST
 
 MASK = "_mask"

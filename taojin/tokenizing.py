@@ -18,6 +18,7 @@ from taojin import __version__
 from taojin.core.config import fingerprint
 from taojin.core.corpus import Plan
 from taojin.core.errors import BadShardError, InvariantError, OutputError, UnitError
+from taojin.core.megatron import header_warning, reader_warning
 from taojin.core.progress import Progress
 from taojin.core.storage import FileEntry, Folder, with_retries
 from taojin.core.tasks import Stages, Stats, describe_failures, open_executor, unit_name
@@ -26,7 +27,6 @@ from taojin.frozen import freeze, refuse_overlap
 from taojin.tokenize.blend import parse_weights, unused_weights, write_blend
 from taojin.tokenize.config import TokenizeConfig
 from taojin.tokenize.documents import Input
-from taojin.tokenize.megatron import header_warning, reader_warning
 from taojin.tokenize.merge import Pair, lay_out, spans_of
 from taojin.tokenize.pieces import EncodeContext, encode_unit
 from taojin.tokenize.provenance import IndexContext, document_rows, write_pair_index

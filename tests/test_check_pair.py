@@ -6,7 +6,7 @@ import pytest
 
 from taojin.check import CheckConfig, run_check
 from taojin.core.errors import InputError
-from taojin.tokenize.megatron import HEADER_BYTES
+from taojin.core.megatron import HEADER_BYTES
 from tests.jobs import SHARED, taojin
 from tests.megatron_pairs import write_pair
 from tests.pair_checks import EOD, broken, byte_tokenizer, findings, flip

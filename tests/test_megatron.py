@@ -1,4 +1,4 @@
-"""Megatron's pairs (tokenize/megatron.py) against a naive writer, against megatron-core, and damaged in every way."""
+"""Megatron's pairs (core/megatron.py) against a naive writer, against megatron-core, and damaged in every way."""
 
 import io
 import itertools
@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taojin.core.errors import InputError, InvariantError
-from taojin.tokenize import megatron
-from taojin.tokenize.megatron import (
+from taojin.core.megatron import (
     BLOCK,
     IndexedPair,
     header_warning,
@@ -26,7 +25,8 @@ from taojin.tokenize.megatron import (
     token_dtype,
     write_index,
 )
-from taojin.tokenize.megatron_proofs import problems, token_facts
+from taojin.core.megatron_proofs import problems, token_facts
+from taojin.core import megatron
 from tests.jobs import SHARED
 from tests.megatron_pairs import (
     CODES,

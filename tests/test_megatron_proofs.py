@@ -1,4 +1,4 @@
-"""Proofs of a pair (tokenize/megatron_proofs.py): what is wrong is found and named, whatever the blocks."""
+"""Proofs of a pair (core/megatron_proofs.py): what is wrong is found and named, whatever the blocks."""
 
 import struct
 from pathlib import Path
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taojin.core.errors import InputError
-from taojin.tokenize.megatron import BLOCK, IndexedPair
-from taojin.tokenize.megatron_proofs import TokenFacts, problems, structure_problems, token_facts
+from taojin.core.megatron import BLOCK, IndexedPair
+from taojin.core.megatron_proofs import TokenFacts, problems, structure_problems, token_facts
 from tests.megatron_pairs import Documents, blocks_of, documents_of_small_ids, flat, write_pair
 
 EOD = 1

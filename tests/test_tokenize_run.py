@@ -5,9 +5,7 @@ test_tokenize_chat.py · faults: test_tokenize_faults.py · object stores: test_
 """
 
 import gzip
-import json
 import random
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, decoders
 
-from taojin.tokenize.megatron import IndexedPair
+from taojin.core.megatron import IndexedPair
 from tests.jobs import (
     SHARED,
     chinese,
@@ -44,7 +42,6 @@ from tests.token_runs import (
     pair_of,
     provenance,
     records,
-    run,
     small_tokenizer,
     tokenize,
 )

@@ -11,7 +11,7 @@ import orjson
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
-from taojin.tokenize.megatron import IndexedPair
+from taojin.core.megatron import IndexedPair
 from tests.jobs import Outcome, chinese, taojin
 from tests.megatron_pairs import flat, naive_index
 from tests.tokenizers_made import made

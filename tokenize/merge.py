@@ -212,14 +212,17 @@ def copy_spans(context: CopyContext, spans: Sequence[Span]) -> dict[str, Any]:
     off."""
     files: dict[int, int] = {}
     ranges: list[list[Any]] = []
+
+    def write(output: int, at: int, data: memoryview) -> None:
+        if output not in files:
+            if len(files) == MAX_OPEN:
+                _close(files)
+            files[output] = os.open(context.out.path(context.outputs[output]), os.O_WRONLY)
+        _write_at(files[output], at, data)
+
     try:
         for span in spans:
-            for target in span.targets:
-                if target.output not in files:
-                    if len(files) == MAX_OPEN:
-                        _close(files)
-                    files[target.output] = os.open(context.out.path(context.outputs[target.output]), os.O_WRONLY)
-            ranges += _copy(context, span, lambda output, at, data: _write_at(files[output], at, data))
+            ranges += _copy(context, span, write)
     finally:
         _close(files)
     return {"copied": sum(span.bytes for span in spans), "ranges": ranges, "files": {}}

@@ -24,11 +24,11 @@ import xxhash
 from numpy.typing import NDArray
 
 from taojin.core.corpus import Plan
+from taojin.core.megatron import token_dtype
 from taojin.core.storage import Folder, Sink
 from taojin.core.tasks import unit_name
 from taojin.tokenize.config import TokenizeConfig
 from taojin.tokenize.documents import KNOWN_FIELDS, Documents, Input, read_documents
-from taojin.tokenize.megatron import token_dtype
 from taojin.tokenize.sequences import Sequences, make_encode
 from taojin.tokenize.split import assign, component_keys, id_keys, parse_split, place_keys, shuffle_keys
 from taojin.tokenize.tokenizer_file import Facts, TokenizerFile

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from taojin.core.corpus import Plan
 from taojin.core.errors import InvariantError
+from taojin.core.megatron import write_index
 from taojin.core.storage import Folder
-from taojin.tokenize.megatron import write_index
 from taojin.tokenize.merge import Pair, Part
 
 # document, sequence: its number in the pair and that of its first sequence · tokens: with the end-of-document token ·

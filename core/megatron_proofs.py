@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taojin.core.errors import InputError
-from taojin.tokenize.megatron import BLOCK, PLACE, IndexedPair
+from taojin.core.megatron import BLOCK, PLACE, IndexedPair
 
 # (documents, places of their last tokens in .bin, counted in tokens), both ascending; int64.
 _EndsBlock = tuple[NDArray[np.int64], NDArray[np.int64]]
