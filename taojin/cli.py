@@ -18,6 +18,7 @@ usage: taojin COMMAND [--help] [--config FILE.yaml] [flags]
   quality    judge documents by rules: Gopher, C4, FineWeb-2, … or your own; annotate, filter, or both
   tokenize   write Megatron .bin/.idx pairs, of shards or of what decisions keep: split, shuffled, with provenance
   merge      join pairs into one
+  train      train a model on pairs with DeepSpeed ZeRO-3 and Ray; --plan says what it would take
   calibrate  find the thresholds that nearly all of a trusted reference passes, as a preset
   fit        train a small quality classifier on good and bad documents
   plan       what a run would take: documents, units, memory, disk, time, and the LSH curve
@@ -36,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "quality": _quality,
         "tokenize": _tokenize,
         "merge": _merge,
+        "train": _train,
         "calibrate": _calibrate,
         "fit": _fit,
         "plan": _plan,
@@ -157,6 +159,15 @@ def _merge(arguments: list[str]) -> int:
     from taojin.tokenize.config import MergeConfig
 
     return run_tokens("merge", MergeConfig, arguments)
+
+
+def _train(arguments: list[str]) -> int:
+    import tyro
+
+    from taojin.training import TrainCommand, run_train
+
+    # Its YAML holds sections, which no flags stand for: it is not spelled out as those of the other commands.
+    return run_train(tyro.cli(TrainCommand, prog="taojin train", args=arguments))
 
 
 def run_tokens(command: str, config_class: Any, arguments: list[str]) -> int:

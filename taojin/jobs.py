@@ -63,6 +63,8 @@ class QualityJob(QualityConfig):
         return {**part, "signal_columns": self.signal_columns, "annotate": True} if self.annotates else part
 
 
+# Of a decide folder: how the texts that stay were changed as they were written, by the last run of it.
+EDITS = "edits.json"
 REPAIRED_FIELD = pa.field("repaired", pa.bool_())
 REASONS_FIELD = pa.field("reasons", pa.list_(pa.string()))
 LANGUAGE_FIELDS = (pa.field("language", pa.string()), pa.field("language_score", pa.float32()))

@@ -25,7 +25,7 @@ from taojin.core.uris import with_suffix
 from taojin.tokenize.config import MergeConfig
 from taojin.tokenize.merge import Span, Target
 from taojin.tokenize.provenance import PROVENANCE_SCHEMA, write_provenance
-from taojin.tokenizing import MANIFEST, Tokenized, finished
+from taojin.tokenizing import MANIFEST, Tokenized, manifest_of, stands
 from taojin.tokenizing_input import split_prefix
 from taojin.writing_pairs import write_tokens
 
@@ -59,9 +59,10 @@ def run_merge(config: MergeConfig) -> Tokenized:
         for s in sources
     ]
     claim = fingerprint({"merge": inputs, "dtype": sources[0].pair.dtype.name})
-    if manifest := finished(folder, stem, claim):
+    earlier = with_retries(lambda: manifest_of(folder, stem, claim))
+    if earlier and stands(folder, earlier):
         progress.note(f"{config.output}: written by an earlier run")
-        return Tokenized(manifest, folder, stem, work, manifest["warnings"])
+        return Tokenized(earlier, folder, stem, work, earlier["warnings"])
     spans = spans_of_pairs(sources)
     with open_executor(config.address, config.num_cpus, len(spans), quiet=config.quiet) as executor:
         executor.require_shared(work)
@@ -79,11 +80,17 @@ def run_merge(config: MergeConfig) -> Tokenized:
     files["bin"] = {"name": f"{stem}.bin", "bytes": size, "xxh3": "", "rows": totals["sequences"]}
     entry = {"name": stem, "split": "", "source": "", "number": -1, **totals, "ranges": ranges, "files": files}
     manifest = {**shared_facts(sources), "taojin": __version__, "claim": claim, "pairs": [entry], "warnings": []}
+    warnings = []
+    if "provenance" not in files:
+        without = [source.prefix for source in sources if not source.folder.exists(f"{source.name}.parquet")]
+        if len(without) < len(sources):
+            warnings.append(f"no provenance was written: {without[0]} has none")
+    manifest["warnings"] = warnings
     manifest["merged"] = [source.prefix for source in sources]
     manifest["dtype"] = sources[0].pair.dtype.name
     manifest["counts"] = merged_counts(sources, totals)
     folder.write_json(f"{stem}{MANIFEST}", manifest)
-    return Tokenized(manifest, folder, stem, work, [])
+    return Tokenized(manifest, folder, stem, work, warnings)
 
 
 def open_sources(prefix: str) -> list[Source]:

@@ -9,13 +9,15 @@ LEFT_OUT_WORDS = {
     "bad_conversation": "no conversation that the template takes",
 }
 SHOWN = 12
+WIDEST = 40
 
 
 def print_tokenized(result: Tokenized, *, as_json: bool) -> None:
     if as_json:
         names = [pair["name"] for pair in result.manifest["pairs"]]
         where = {"folder": result.folder.uri, "pairs": names, "work": result.work.uri}
-        print_json({**result.manifest["counts"], **where, "warnings": result.warnings})
+        facts = {"dtype": result.manifest["dtype"], "tokenizer": result.manifest.get("tokenizer")}
+        print_json({**result.manifest["counts"], **facts, **where, "warnings": result.warnings})
         return
     for line in tokenized_lines(result):
         print(line)
@@ -40,19 +42,32 @@ def tokenized_lines(result: Tokenized) -> list[str]:
         for name, entry in found[:SHOWN]:
             of_all = share(entry["tokens"], counts["tokens"])
             lines.append(
-                f"  {name or '(none)':<24} {entry['tokens']:>15,} tokens {of_all:>7}  {entry['documents']:,} documents"
+                f"  {in_line(name):<24} {entry['tokens']:>15,} tokens {of_all:>7}  {entry['documents']:,} documents"
             )
         if len(found) > SHOWN:
             lines.append(f"  and {len(found) - SHOWN} more, in the manifest")
     lines.append("pairs")
     lines += [
-        f"  {pair['name']:<24} {pair['tokens']:>15,} tokens          {pair['documents']:,} documents"
+        f"  {in_line(pair['name']):<24} {pair['tokens']:>15,} tokens          {pair['documents']:,} documents"
         for pair in manifest["pairs"][:SHOWN]
     ]
     if len(manifest["pairs"]) > SHOWN:
         lines.append(f"  and {len(manifest['pairs']) - SHOWN} more, in the manifest")
-    lines += [f"problem: {problem}" for problem in counts.get("problems", [])[:SHOWN]]
+    if counts.get("repaired"):
+        lines.append(f"{number(counts['repaired'], 'document')} repaired")
+    problems = counts.get("problems", [])
+    lines += [f"left out: {problem}" for problem in problems[:SHOWN]]
+    unnamed = sum(counts.get("left_out", {}).values()) - counts.get("left_out", {}).get("not_kept", 0)
+    if problems and unnamed > SHOWN:
+        lines.append(f"left out: and {unnamed - min(SHOWN, len(problems)):,} more; the manifest names up to 20 of them")
+    lines += [f"left out: {path}: {why}" for path, why in manifest.get("unreadable", [])[:SHOWN]]
     lines += [f"warning: {warning}" for warning in result.warnings]
     lines.append(f"output  {result.folder.uri}/{result.stem}.*")
     lines.append(f"work    {result.work.uri}")
     return lines
+
+
+def in_line(name: str) -> str:
+    """A name as a table can hold it: without control characters, shortened."""
+    plain = "".join(character if character.isprintable() else "\ufffd" for character in name) or "(none)"
+    return plain if len(plain) <= WIDEST else f"{plain[: WIDEST - 1]}…"

@@ -28,7 +28,7 @@ from taojin.dedup.config import DedupConfig
 from taojin.dedup.decide import decide
 from taojin.dedup.scan import SketchAnalyzer
 from taojin.frozen import claim_output, open_plan, refuse_overlap
-from taojin.jobs import QualityJob, edits_of, extras_of
+from taojin.jobs import EDITS, QualityJob, edits_of, extras_of
 from taojin.opened import corpus_of, finished_decisions, scan_config, split_decision
 from taojin.quality.config import QualityConfig
 
@@ -76,6 +76,8 @@ def _run(config: JobConfig) -> Result:
         scan_stats = stages.run("scan", scan_unit, context, range(len(plan.units)))
         corpus = view_of(work, plan, config, scan_stats, 0)
         with_retries(lambda: folder.write_json("config.json", config.decide_part()))
+        mask = config.mask if isinstance(config, QualityConfig) else ()
+        with_retries(lambda: folder.write_json(EDITS, {"mask": mask}))
         stages = Stages(folder.child("stats"), executor, progress)
         # The driver writes here too: what fails for a moment is done again, and finished stages are skipped.
         decided = with_retries(lambda: decide_all(corpus, config, folder, stages))

@@ -82,4 +82,5 @@ def print_report(report: Report, output: str, *, as_json: bool) -> None:
     if report.broken:
         print(f"{report.broken} of {proved + report.broken} invariants are broken")
     else:
-        print(f"all {proved} invariants hold")
+        left = len(report.findings) - proved
+        print(f"all {proved} invariants hold" + (f"; {left} could not be looked at" if left else ""))

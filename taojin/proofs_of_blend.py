@@ -38,6 +38,10 @@ def prove_blend(output: Tokens) -> tuple[bool, str]:
             if not math.isclose(weight, share, rel_tol=1e-9):
                 raise BrokenError(where, f"{split}: {name} weighs {weight:.6f}, by its tokens {share:.6f}")
         elsewhere += sum(prefix != _path_of(output.prefix.sibling(last_part(prefix))) for prefix in prefixes)
+    # Nobody writes one without pairs to train on, or with a prefix that white space would cut.
+    expected_text = blends.get("train") and not any(len(word.split()) != 1 for word in blends["train"])
+    if expected_text and not output.prefix.has(TEXT):
+        raise BrokenError(output.prefix.file(TEXT), "not there; run the same command again to write it")
     if output.prefix.has(TEXT):
         words = folder.read_bytes(output.prefix.name + TEXT).decode().split()
         if words != blends.get("train", []):

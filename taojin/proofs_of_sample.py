@@ -6,7 +6,6 @@ SAMPLE_GROUPS row groups of provenance, and a second for 400,000 tokens, of whic
 """
 
 import random
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from taojin.proofs_of_pair import Prefix, open_pair
 from taojin.proofs_of_tokens import MASK, Tokens
 from taojin.report import number
 from taojin.tokenize.backends import make_encoder
-from taojin.tokenize.documents import KNOWN_FIELDS, Documents, Input, read_documents
+from taojin.tokenize.documents import KNOWN_FIELDS, Documents, Input, Tally, read_documents
 from taojin.tokenize.pieces import EncodeContext
 from taojin.tokenize.sequences import Sequences, encode_texts, make_encode
 
@@ -119,7 +118,7 @@ def _documents_of(source: Input, corpus: Corpus, piece: int, wanted: list[int]) 
     span = Span(shard, number_there, number_there + 1)
     first = int(corpus.ordinals.piece_first[piece])
     source = source._replace(plan=source.plan._replace(units=((span,),)))
-    for documents in read_documents(source, 0, Counter(), Counter()):
+    for documents in read_documents(source, 0, Tally()):
         for at in np.flatnonzero(np.isin(documents.rows + first, wanted)).tolist():
             alone = documents._replace(
                 rows=documents.rows[at : at + 1],

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from taojin import __version__
 from taojin.core.config import fingerprint
 from taojin.core.corpus import Plan
-from taojin.core.errors import BadShardError, InvariantError, OutputError, UnitError
+from taojin.core.errors import BadShardError, InputError, InvariantError, OutputError, UnitError
 from taojin.core.megatron import header_warning, reader_warning
 from taojin.core.progress import Progress
 from taojin.core.storage import FileEntry, Folder, with_retries
@@ -33,7 +33,15 @@ from taojin.tokenize.provenance import IndexContext, document_rows, write_pair_i
 from taojin.tokenize.shuffle import ShuffleContext, num_buckets, shuffle_bucket
 from taojin.tokenize.split import parse_split
 from taojin.tokenize.tokenizer_file import Facts
-from taojin.tokenizing_input import chat_template, chosen_backend, frozen_plan, open_input, open_tokenizer, split_prefix
+from taojin.tokenizing_input import (
+    BACKEND,
+    chat_template,
+    chosen_backend,
+    frozen_plan,
+    open_input,
+    open_tokenizer,
+    split_prefix,
+)
 from taojin.writing_pairs import refuse_existing, write_tokens
 
 MANIFEST = ".manifest.json"
@@ -62,19 +70,26 @@ def run_tokenize(config: TokenizeConfig) -> Tokenized:
     work = Folder(config.work_folder)
     folder, stem = split_prefix(config.output)
     source, fresh = open_input(config, work)
+    # Before WORK is claimed: what is refused here can be mended and run again.
+    backend, reason = with_retries(lambda: chosen_backend(config, work, file, source))
     plan = with_retries(lambda: freeze(frozen_plan(config, fresh, file, facts), work))
+    if not work.exists(BACKEND):
+        with_retries(lambda: work.write_json(BACKEND, {"backend": backend, "reason": reason}))
     source = source._replace(plan=plan)
+    for path, why in plan.unreadable:
+        progress.note(f"left out: {path}: {why}")
     claim = fingerprint(work.read_json("plan.json"))
-    if manifest := finished(folder, stem, claim):
+    earlier = with_retries(lambda: manifest_of(folder, stem, claim))
+    if earlier and stands(folder, earlier):
         progress.note(f"{config.output}: written by an earlier run")
-        return Tokenized(manifest, folder, stem, work, manifest["warnings"])
-    refuse_existing(folder, early_names(stem, config), work)
+        return Tokenized(earlier, folder, stem, work, earlier["warnings"])
+    ours = [pair["name"] for pair in earlier["pairs"]] if earlier else []
+    refuse_existing(folder, early_names(stem, config), work, ours)
     warnings = [warning] if (warning := header_warning(facts.vocab_size)) else []
     with open_executor(config.address, config.num_cpus, len(plan.units), quiet=config.quiet) as executor:
         executor.require_shared(work)
         executor.require_shared(folder)
         stages = Stages(work.child("stats"), executor, progress)
-        backend, reason = with_retries(lambda: chosen_backend(config, work, file, source))
         progress.note(f"backend    {backend}: {reason}")
         context = EncodeContext(source, work, config, file, facts, backend, chat_template(config))
         encoded = stages.run("encode", encode_unit, context, range(len(plan.units)), out=work.child("pieces"))
@@ -88,9 +103,11 @@ def run_tokenize(config: TokenizeConfig) -> Tokenized:
             kind = "shuffled"
             verify(stages, work, "shuffle", kind, pieces, every=False)
         counts = summarise(source, encoded)
+        if counts["read"] and not counts["documents"]:
+            raise InputError(nothing_left(counts))
         warnings += warnings_of(config, facts, counts)
         pairs = pairs_of(config, work.child(kind), pieces)
-        written = write_pairs(config, context, stages, kind, pieces, pairs, encoded)
+        written = write_pairs(config, context, stages, kind, pieces, pairs, encoded, ours)
     for pair in written:
         if warning := reader_warning(pair["sequences"], pair["tokens"]):
             warnings.append(f"{pair['name']}: {warning}")
@@ -116,6 +133,7 @@ def run_tokenize(config: TokenizeConfig) -> Tokenized:
         "level": config.level,
         "counts": counts,
         "pairs": written,
+        "unreadable": [list(pair) for pair in plan.unreadable],
         "shards": [{"path": s.path, "uri": s.uri, "fingerprint": s.fingerprint} for s in plan.shards],
         "warnings": warnings,
     }
@@ -126,8 +144,8 @@ def run_tokenize(config: TokenizeConfig) -> Tokenized:
     return Tokenized(manifest, folder, stem, work, warnings)
 
 
-def finished(folder: Folder, stem: str, claim: str) -> dict[str, Any] | None:
-    """The manifest of this very run if it is complete and its files stand; raises OutputError for another run's."""
+def manifest_of(folder: Folder, stem: str, claim: str) -> dict[str, Any] | None:
+    """The manifest of this very run, None without one; raises OutputError for another run's."""
     name = f"{stem}{MANIFEST}"
     if not folder.exists(name):
         return None
@@ -135,8 +153,20 @@ def finished(folder: Folder, stem: str, claim: str) -> dict[str, Any] | None:
     if manifest.get("claim") != claim:
         path = with_suffix(folder.uri, f"/{name}")
         raise OutputError(f"{path}: the output of another run or other settings; name another --output, or remove it")
+    return manifest
+
+
+def stands(folder: Folder, manifest: dict[str, Any]) -> bool:
+    """Whether all files of its pairs are there in their sizes."""
     entries = [FileEntry(**entry) for pair in manifest["pairs"] for entry in pair["files"].values()]
-    return manifest if all(folder.holds(entry) for entry in entries) else None
+    return all(folder.holds(entry) for entry in entries)
+
+
+def nothing_left(counts: dict[str, Any]) -> str:
+    """Why a run that read documents encodes none."""
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts["left_out"].items())
+    first = f"; {counts['problems'][0]}" if counts["problems"] else ""
+    return f"none of the {counts['read']:,} documents can be encoded: {reasons}{first}"
 
 
 def early_names(stem: str, config: TokenizeConfig) -> list[str]:
@@ -216,6 +246,7 @@ def summarise(source: Input, encoded: Sequence[Stats]) -> dict[str, Any]:
         "text_bytes": sum(stats["bytes"] for stats in encoded),
         "left_out": {name: number for name, number in sorted(left_out.items()) if number},
         "problems": [problem for stats in encoded for problem in stats["problems"]][:20],
+        "repaired": sum(stats["repaired"] for stats in encoded),
         "unreadable_shards": len(source.plan.unreadable),
         "by_source": sum_by_name(encoded, "by_source"),
         "by_language": sum_by_name(encoded, "by_language"),
@@ -295,8 +326,9 @@ def write_pairs(
     stats: Sequence[Stats],
     pairs: Sequence[Pair],
     encoded: Sequence[Stats],
+    ours: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """All files of the pairs; returns their entries of the manifest."""
+    """All files of the pairs; returns their entries of the manifest. ours: pairs of an earlier manifest of this run."""
     folder, stem = split_prefix(config.output)
     work = context.work
     names = names_of(stem, pairs, config.by_source)
@@ -309,7 +341,7 @@ def write_pairs(
         sizes += [pair.total("tokens") for pair in pairs]
         spans += spans_of(segments, pairs, work.child(kind), pieces, "mask", 1, first_output=len(names))
     stage = "encode" if kind == "pieces" else "shuffle"
-    ranges = write_tokens(stages, work, folder, outputs, sizes, spans, remedy_of(work, stage, "{name}"))
+    ranges = write_tokens(stages, work, folder, outputs, sizes, spans, remedy_of(work, stage, "{name}"), ours)
     index = IndexContext(
         plan=context.source.plan,
         pieces=work.child(kind),

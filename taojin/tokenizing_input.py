@@ -1,7 +1,6 @@
 """What `taojin tokenize` looks at before its first task: tokenizer, input, plan, backend. Whatever it would refuse is
 refused here."""
 
-from collections import Counter
 from itertools import islice
 
 import numpy as np
@@ -12,18 +11,21 @@ from taojin.core.config import fingerprint
 from taojin.core.corpus import EXTRA_COLUMN, Plan, make_plan
 from taojin.core.errors import ConfigError, InputError
 from taojin.core.storage import Folder, resolve
-from taojin.core.uris import split_query
+from taojin.core.uris import is_uri, split_query
 from taojin.core.write import Extra, WriteContext
 from taojin.frozen import check_named_columns
-from taojin.jobs import LANGUAGE_FIELDS, edits_of
-from taojin.opened import missing_input, open_work
+from taojin.jobs import EDITS, LANGUAGE_FIELDS, edits_of
+from taojin.opened import missing_input, open_work, split_decision
 from taojin.quality.config import QualityConfig
-from taojin.tokenize.backends import choose_backend
+from taojin.tokenize.backends import Choice, choose_backend
 from taojin.tokenize.config import TokenizeConfig
-from taojin.tokenize.documents import Input, read_documents
+from taojin.tokenize.documents import Input, Tally, read_documents
 from taojin.tokenize.tokenizer_file import Facts, TokenizerFile, describe, read_tokenizer
 
+BACKEND = "backend.json"
 SAMPLE_BYTES = 400_000
+# A name of a file has 255 bytes; split, source, number, suffixes and a temporary ending need room.
+LONGEST_STEM = 100
 
 
 def open_tokenizer(config: TokenizeConfig) -> tuple[TokenizerFile, Facts]:
@@ -53,6 +55,14 @@ def split_prefix(prefix: str) -> tuple[Folder, str]:
     folder, slash, stem = path.rpartition("/")
     if not stem or prefix.partition("?")[0].endswith("/"):
         raise ConfigError(f"--output {prefix}: expected a PREFIX of files, as in data/zh, found a folder")
+    if stem in (".", "..") or len(stem.encode()) > LONGEST_STEM:
+        found = f"a name of {len(stem.encode())} bytes" if stem not in (".", "..") else "a folder"
+        raise ConfigError(
+            f"--output {prefix[:60]}: expected a PREFIX of files of at most {LONGEST_STEM} bytes, as in data/zh, "
+            f"found {found}"
+        )
+    if is_uri(path) and not is_uri(folder):
+        raise ConfigError(f"--output {prefix}: expected a PREFIX of files, as in s3://bucket/zh, found a bucket")
     return Folder((folder or ("/" if slash else ".")) + query), stem
 
 
@@ -78,7 +88,7 @@ def open_shards(config: TokenizeConfig) -> tuple[Input, Plan]:
     """Shards as they are."""
     plan = make_plan(
         config.input,
-        text_column=config.text,
+        text_column=config.text_column,
         id_column=config.id_column,
         source_column=config.source_column,
         unit_bytes=int(config.unit_mb * 1e6),
@@ -95,6 +105,11 @@ def open_shards(config: TokenizeConfig) -> tuple[Input, Plan]:
 def open_decisions(config: TokenizeConfig, work: Folder) -> tuple[Input, Plan]:
     """The input of a finished WORK folder, with what its decisions keep."""
     name = str(config.decisions)
+    other, _ = split_decision(name)
+    if other.exists("plan.json") and "pieces" in other.read_json("plan.json")["config"]["formats"]:
+        raise InputError(
+            f"--decisions {name}: expected a WORK folder of taojin dedup or quality, found one of tokenize"
+        )
     opened = open_work(name)
     corpus = opened.corpus
     if reason := missing_input(corpus, np.unique(corpus.ordinals.shard_first[:-1])):
@@ -105,10 +120,23 @@ def open_decisions(config: TokenizeConfig, work: Folder) -> tuple[Input, Plan]:
     measured = isinstance(corpus.config, QualityConfig) and corpus.config.measures and corpus.config.language
     if language not in corpus.plan.schema.names and measured:
         extras, language = (Extra(theirs.child("signals"), LANGUAGE_FIELDS[:1]),), LANGUAGE_FIELDS[0].name
-    edits = edits_of(corpus.config, theirs)
+    mask = mask_of(config, opened.decide)
+    edits = edits_of(corpus.config.model_copy(update={"mask": mask}), theirs)
     kept = WriteContext(corpus.plan, corpus.config, corpus.ordinals, opened.decide, work, extras, edits)
-    frozen = {"decisions": theirs.uri, "decide": opened.decide.name, "reading": corpus.plan.config}
+    frozen = {"decisions": theirs.uri, "decide": opened.decide.name, "reading": corpus.plan.config, "mask": mask}
     return Input(corpus.plan, corpus.config.reading, language, "", kept), corpus.plan._replace(config=frozen)
+
+
+def mask_of(config: TokenizeConfig, decide: Folder) -> tuple[str, ...]:
+    """The kinds of personal data to mask: those that were named, else those of the run that decided."""
+    from taojin.quality.personal import KINDS
+
+    if config.mask is None:
+        return tuple(decide.read_json(EDITS)["mask"]) if decide.exists(EDITS) else ()
+    kinds = tuple(kind for kind in config.mask if kind != "none")
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise ConfigError(f"--mask {unknown[0]}: expected none, or some of {', '.join(KINDS)}")
+    return kinds
 
 
 def frozen_plan(config: TokenizeConfig, fresh: Plan, file: TokenizerFile, facts: Facts) -> Plan:
@@ -126,21 +154,21 @@ def chat_template(config: TokenizeConfig) -> str:
     filesystem, path = resolve(config.chat_template)
     try:
         with filesystem.open_input_stream(path) as stream:
-            return bytes(stream.read()).decode()
+            text = bytes(stream.read()).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--chat-template {config.chat_template}: cannot be read: {error}") from None
+    if not text.strip():
+        raise ConfigError(f"--chat-template {config.chat_template}: expected a template, found an empty file")
+    return text
 
 
-def chosen_backend(config: TokenizeConfig, work: Folder, file: TokenizerFile, source: Input) -> tuple[str, str]:
-    """The backend and why; chosen by the first run and kept by those that resume it."""
+def chosen_backend(config: TokenizeConfig, work: Folder, file: TokenizerFile, source: Input) -> Choice:
+    """The backend and why: the first run's choice, which those that resume it keep, or a new one."""
     if config.chat:
-        return "reference", "conversations need the places of tokens in the text"
-    if not work.exists("backend.json"):
-        plain = config.special_in_text == "plain"
-        choice = choose_backend(file, sample_of(source), wanted=config.backend, plain=plain)
-        work.write_json("backend.json", choice._asdict())
-    choice = work.read_json("backend.json")
-    return choice["backend"], choice["reason"]
+        return Choice("reference", "conversations need the places of tokens in the text")
+    if work.exists(BACKEND):
+        return Choice(**work.read_json(BACKEND))
+    return choose_backend(file, sample_of(source), wanted=config.backend, plain=config.special_in_text == "plain")
 
 
 def sample_of(source: Input) -> pa.LargeStringArray:
@@ -149,7 +177,7 @@ def sample_of(source: Input) -> pa.LargeStringArray:
     wanted = sorted({0, units // 2, units - 1}) if units else []
     texts: list[pa.Array] = [pa.array([], pa.large_string())]
     for unit in wanted:
-        for documents in islice(read_documents(source, unit, Counter(), Counter()), 1):
+        for documents in islice(read_documents(source, unit, Tally()), 1):
             texts += [first_bytes(documents.texts, SAMPLE_BYTES // len(wanted))]
     return pa.concat_arrays(texts)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from taojin.core.config import fingerprint
 from taojin.core.errors import InvariantError, OutputError
-from taojin.core.storage import Folder, with_retries
+from taojin.core.storage import FileEntry, Folder, with_retries
 from taojin.core.tasks import Stages
 from taojin.core.uris import with_suffix
 from taojin.tokenize.merge import CopyContext, Span, copy_spans, spans_by_output, write_object
@@ -22,9 +22,12 @@ SUFFIXES = (".bin", ".idx", ".parquet")
 _CLAIM = "claim.json"
 
 
-def refuse_existing(folder: Folder, names: Sequence[str], work: Folder) -> None:
-    """Raise OutputError where a file of one of these pairs stands that this run has not begun to write."""
-    claimed = _claim(work, folder).get("names", ())
+def refuse_existing(folder: Folder, names: Sequence[str], work: Folder, ours: Sequence[str] = ()) -> None:
+    """Raise OutputError where a file of one of these pairs stands that this run has not begun to write.
+
+    ours: names that an earlier manifest of this run has.
+    """
+    claimed = {*_claim(work, folder).get("names", ()), *ours}
     present = set(folder.names())
     for name in names:
         for suffix in SUFFIXES:
@@ -41,13 +44,19 @@ def write_tokens(
     sizes: Sequence[int],
     spans: Sequence[Sequence[Span]],
     remedy: str,
+    ours: Sequence[str] = (),
 ) -> list[list[list[Any]]]:
     """Write NAME.bin of every name, `sizes` in bytes, from spans of files; returns the [bytes, xxh3] ranges of each.
 
-    spans: in groups, a task each; target outputs are indices into names.
+    spans: in groups, a task each; target outputs are indices into names. What an interrupted run has given its names is
+    not written again.
     """
-    refuse_existing(folder, names, work)
+    refuse_existing(folder, names, work, ours)
     outputs = [f"{name}.bin" for name in names]
+    entries = [FileEntry(name=name, bytes=size, xxh3="", rows=0) for name, size in zip(outputs, sizes, strict=True)]
+    earlier = _claim(work, folder).get("written", {})
+    if folder.is_local and earlier.get("stats") == stages.stats.uri and all(folder.holds(entry) for entry in entries):
+        return list(earlier["ranges"])
     if folder.is_local:
         nonce, temporary = _temporary(work, folder, names, sizes)
         context = CopyContext(folder, tuple(temporary), remedy)
@@ -75,7 +84,11 @@ def write_tokens(
     if folder.is_local:
         for source, target in zip(temporary, outputs, strict=True):
             with_retries(partial(_rename, folder.path(source), folder.path(target)))
-    return [[[size, xxh3] for _, size, xxh3 in parts] for parts in ranges]
+    written = [[[size, xxh3] for _, size, xxh3 in parts] for parts in ranges]
+    if folder.is_local:
+        done = {**_claim(work, folder), "written": {"stats": stages.stats.uri, "ranges": written}}
+        with_retries(lambda: work.write_json(_CLAIM, done))
+    return written
 
 
 def _temporary(work: Folder, folder: Folder, names: Sequence[str], sizes: Sequence[int]) -> tuple[str, list[str]]:

@@ -12,8 +12,8 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from taojin.core.megatron import IndexedPair, write_index
 from taojin.core import megatron, megatron_proofs
+from taojin.core.megatron import IndexedPair, write_index
 
 # Tokens of sequences of documents.
 Documents = Sequence[Sequence[Sequence[int]]]

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from taojin.core import megatron
 from taojin.core.errors import InputError, InvariantError
 from taojin.core.megatron import (
     BLOCK,
@@ -26,7 +27,6 @@ from taojin.core.megatron import (
     write_index,
 )
 from taojin.core.megatron_proofs import problems, token_facts
-from taojin.core import megatron
 from tests.jobs import SHARED
 from tests.megatron_pairs import (
     CODES,

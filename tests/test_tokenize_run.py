@@ -5,6 +5,7 @@ test_tokenize_chat.py · faults: test_tokenize_faults.py · object stores: test_
 """
 
 import gzip
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from tests.jobs import (
     write_parquet,
     write_texts,
 )
-from tests.pair_checks import byte_tokenizer, findings, statuses
+from tests.pair_checks import broken, byte_tokenizer, findings, statuses
 from tests.token_runs import (
     BOS,
     END,
@@ -207,11 +208,11 @@ def test_units_and_the_order_of_inputs_change_nothing(
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("flags", KINDS[1:], ids=" ".join)
-def test_workers_change_nothing(corpus: Path, tokenizer: Path, tmp_path: Path, flags: list[str]) -> None:
-    counts(tokenize(tmp_path / "a" / "zh", corpus, tokenizer, *UNITS, *flags))
+def test_workers_change_nothing(corpus: Path, tokenizer: Path, tmp_path: Path) -> None:
+    flags = [*KINDS[-1], *UNITS]
+    counts(tokenize(tmp_path / "a" / "zh", corpus, tokenizer, *flags))
     prefix = tmp_path / "b" / "zh"
-    running = process("tokenize", "--input", corpus, *arguments(prefix, tokenizer), "--num-cpus", "2", *UNITS, *flags)
+    running = process("tokenize", "--input", corpus, *arguments(prefix, tokenizer), "--num-cpus", "2", *flags)
     counts(finish(running))
     assert outputs(prefix) == outputs(tmp_path / "a" / "zh")
 
@@ -261,11 +262,18 @@ def test_bad_lines_of_jsonl_are_counted_by_reason(tokenizer: Path, tmp_path: Pat
 
 def test_an_input_without_a_document_is_an_empty_pair_and_a_warning(tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    pq.write_table(pa.table({"text": pa.nulls(2, pa.string())}), tmp_path / "in" / "a.parquet")
+    pq.write_table(pa.table({"text": pa.nulls(0, pa.string())}), tmp_path / "in" / "a.parquet")
     found = counts(tokenize(tmp_path / "zh", tmp_path / "in", tokenizer))
     assert pair_of(tmp_path / "zh") == naive_pair([])
-    assert found["left_out"] == {"null_text": 2}
     assert [warning for warning in found["warnings"] if "no document" in warning] == ["there is no document to encode"]
+
+
+def test_an_input_of_which_nothing_can_be_encoded_is_refused(tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"text": pa.nulls(2, pa.string())}), tmp_path / "in" / "a.parquet")
+    outcome = tokenize(tmp_path / "zh", tmp_path / "in", tokenizer)
+    outcome.refuses(2, "none of the 2 documents can be encoded: 2 null_text")
+    assert not list(tmp_path.glob("zh.*.parquet"))
 
 
 @pytest.mark.parametrize("mode", ["encode", "plain"])
@@ -290,8 +298,22 @@ def test_the_end_inside_a_text_is_counted(tokenizer: Path, tmp_path: Path, mode:
 
 def test_an_end_that_is_named_by_its_number_ends_documents(tokenizer: Path, tmp_path: Path) -> None:
     write_texts(tmp_path / "in" / "a.parquet", ["人", "民"])
-    tokenize(tmp_path / "zh", tmp_path / "in", tokenizer, "--eod", "3", "--special-in-text", "plain")
+    found = counts(tokenize(tmp_path / "zh", tmp_path / "in", tokenizer, "--eod", "3", "--special-in-text", "plain"))
     assert [document[-1] for document in documents_of(tmp_path / "zh")] == [3, 3]
+    assert found["ends_in_text"] == 0
+
+
+def test_a_free_number_may_end_documents(tmp_path: Path) -> None:
+    """It stands for no text, so no text holds it."""
+    bare = json.loads(byte_tokenizer(tmp_path / "bare.json").read_text())
+    bare["added_tokens"][0]["id"] = 300
+    bare["model"]["vocab"]["<|endoftext|>"] = 300
+    (tmp_path / "bare.json").write_text(json.dumps(bare))
+    write_texts(tmp_path / "in" / "a.parquet", ["人", "民"])
+    flags = ["--eod", "270", "--special-in-text", "plain", "--backend", "reference"]
+    found = counts(tokenize(tmp_path / "zh", tmp_path / "in", tmp_path / "bare.json", *flags))
+    assert [document[-1] for document in documents_of(tmp_path / "zh")] == [270, 270]
+    assert found["ends_in_text"] == 0
 
 
 # ---------------------------------------------------------------------------- kinds of input
@@ -354,6 +376,19 @@ def test_columns_may_have_other_names_and_encodings(tokenizer: Path, tmp_path: P
     assert [name.rpartition("_")[2] for name in found["pairs"]] == ["a", "b"]
     assert found["by_language"].keys() == {"", "zh"}
     assert pair_of(tmp_path / "zh_b") == naive_pair(naive_documents(["民"], tokenizer))
+
+
+@pytest.mark.parametrize("column", ["id", "source", "language"])
+def test_a_name_that_is_no_text_is_one_with_replacement_characters(
+    tokenizer: Path, tmp_path: Path, column: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    table = pa.table({"text": ["人", "民"], column: string_array([b"a\xff", b"b"])})
+    pq.write_table(table, tmp_path / "in" / "a.parquet")
+    found = counts(tokenize(tmp_path / "zh", tmp_path / "in", tokenizer, "--split", "a=1"))
+    assert [row[column] for row in provenance(tmp_path / "zh_a")] == ["a\ufffd", "b"]
+    assert found.get(f"by_{column}", {"a\ufffd": 1, "b": 1}).keys() == {"a\ufffd", "b"}
+    assert not broken(tmp_path / "zh")
 
 
 def test_repaired_texts_are_what_is_encoded(tokenizer: Path, tmp_path: Path) -> None:

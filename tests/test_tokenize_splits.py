@@ -171,7 +171,7 @@ def test_weights_are_factors_of_sources(corpus: Path, tokenizer: Path, tmp_path:
 
 @pytest.mark.parametrize(
     ("limit", "flags"),
-    [(1, []), (700, []), (900, ["--by-source", *SPLIT]), (3000, ["--shuffle"]), (10_000_000, ["--shuffle"])],
+    [(300, []), (1000, []), (1500, ["--by-source", *SPLIT]), (3000, ["--shuffle"]), (10_000_000, ["--shuffle"])],
 )
 def test_pairs_of_a_size_are_cut_between_documents(
     corpus: Path, tokenizer: Path, tmp_path: Path, limit: int, flags: list[str]
@@ -344,6 +344,9 @@ def test_repaired_and_edited_texts_of_decisions_are_those_of_the_clean_shards(to
     assert question not in clean[5]
     assert clean[7].startswith("人民的中国")
     assert pair_of(tmp_path / "b" / "zh") == naive_pair(naive_documents(clean, tokenizer))
+    counts(run(tmp_path / "c" / "zh", tokenizer, "--decisions", tmp_path / "clean.work", "--mask", "none"))
+    clean[3] = texts[3]
+    assert pair_of(tmp_path / "c" / "zh") == naive_pair(naive_documents(clean, tokenizer))
 
 
 def test_what_cannot_be_read_is_not_kept_by_any_decision(tokenizer: Path, tmp_path: Path) -> None:

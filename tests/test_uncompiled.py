@@ -12,7 +12,7 @@ import pytest
     [
         *("text", "shingles", "sketch", "bands", "pairs", "clusters", "survivors"),
         *("characters", "layout_signals", "words", "repetition", "repair", "personal", "contamination"),
-        *("classifier", "sensitive", "language", "fasttext_model", "sentences_cut"),
+        *("classifier", "sensitive", "language", "fasttext_model", "sentences_cut", "train_data"),
     ],
 )
 def test_the_kernels_say_the_same_without_compilation(name: str) -> None:

@@ -30,6 +30,15 @@ class TokenizeConfig(ShardJob):
     decisions: str | None = None
     """a finished WORK folder of taojin dedup or quality (or WORK/decide-…): tokenize what it keeps of its input"""
 
+    mask: tuple[str, ...] | None = None
+    """with --decisions: kinds of personal data to mask, or none (default: what that run masked as it wrote)"""
+    work: str | None = None
+    """folder for plan and pieces (default: PREFIX.work); a rerun resumes from it, check finds the input by it"""
+    text_column: str = ""
+    """the column that holds the document (default: text; with --chat messages, or response beside a prompt)"""
+    source_column: str = "source"
+    """the column that says where it comes from, for counts and --by-source; may be absent"""
+
     tokenizer: str
     """a tokenizer.json, a sentencepiece .model, a tiktoken file, or a Hugging Face folder that holds one"""
     tokenizer_pattern: str = ""
@@ -73,11 +82,19 @@ class TokenizeConfig(ShardJob):
     train_on: Literal["assistant", "last", "all"] = "assistant"
     """with --chat: what is learnt: every answer, the last one, or everything"""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_text_column(cls, values: dict[str, Any]) -> dict[str, Any]:
+        prompted = "response" if values.get("prompt_column") else "messages"
+        return {**values, "text_column": values.get("text_column") or (prompted if values.get("chat") else "text")}
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         parse_split(self.split)
         if bool(self.input) == (self.decisions is not None):
-            raise ValueError("either --input or --decisions is needed")
+            raise ValueError("one of --input and --decisions is needed, and not both")
+        if self.mask is not None and self.decisions is None:
+            raise ValueError("--mask needs --decisions: what was read as it is, is encoded as it is")
         if self.decisions is not None:
             fields = {name: ShardJob.model_fields[name].default for name in self._reading_fields()}
             changed = [name for name, default in fields.items() if getattr(self, name) != default]
@@ -94,10 +111,7 @@ class TokenizeConfig(ShardJob):
             raise ValueError("--add-special-tokens has no meaning with --chat: the template writes what is needed")
         if self.weights and not self.by_source:
             raise ValueError("--weights needs --by-source: a blend weighs pairs")
-        if re.search(r"\s", self.output.rpartition("/")[2]):
-            raise ValueError(
-                f"--output {self.output!r}: a blend file separates prefixes by white space; use none in it"
-            )
+        check_prefix(self.output)
         return self
 
     @staticmethod
@@ -113,22 +127,21 @@ class TokenizeConfig(ShardJob):
         )
 
     @property
-    def text(self) -> str:
-        """The column that is encoded."""
-        if not self.chat or self.text_column != ShardJob.model_fields["text_column"].default:
-            return self.text_column
-        return "response" if self.prompt_column else "messages"
-
-    @property
     def reading(self) -> Reading:
         structured = self.chat and not self.prompt_column
-        return super().reading._replace(text=self.text, structured=structured, batch_bytes=ENCODE_BATCH_BYTES)
+        return super().reading._replace(structured=structured, batch_bytes=ENCODE_BATCH_BYTES)
 
     def scan_part(self) -> dict[str, Any]:
         """Everything that pieces and pairs depend on but the files it names, which the driver adds by their content."""
         shared = super().scan_part()
         own = {name: getattr(self, name) for name in TokenizeConfig.model_fields if name not in _RUN_FIELDS}
         return {**own, **shared, "formats": {**shared["formats"], "pieces": TOKENIZE_FORMAT}}
+
+
+def check_prefix(prefix: str) -> None:
+    """Raise ValueError for a PREFIX that a blend file cannot name."""
+    if re.search(r"\s", prefix.rpartition("/")[2]):
+        raise ValueError(f"--output {prefix!r}: a blend file separates prefixes by white space; use none in it")
 
 
 class MergeConfig(Config):
@@ -144,3 +157,8 @@ class MergeConfig(Config):
     """CPUs to use; 0 runs everything in this process, without Ray"""
     quiet: bool = False
     """no progress on stderr"""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_prefix(self.output)
+        return self

@@ -6,18 +6,17 @@ shards would be.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from taojin.core.corpus import EXTRA_COLUMN, Plan
 from taojin.core.job import Reading
 from taojin.core.reading import read_unit
-from taojin.core.status import INVALID_UTF8, NULL, OK, STATUS_REASONS, TOO_LARGE
+from taojin.core.status import INVALID_UTF8, OK, STATUS_REASONS
 from taojin.core.write import Kept, WriteContext, kept_rows, output_schema
 
 # What provenance knows of a document beside its place; null where the input does not tell.
@@ -28,6 +27,8 @@ KNOWN_FIELDS = (
     pa.field("cluster", pa.int64()),
     pa.field("component", pa.int64()),
 )
+
+MAX_PROBLEMS = 20
 
 
 class Input(NamedTuple):
@@ -56,19 +57,37 @@ class Documents(NamedTuple):
     columns: dict[str, pa.Array]
 
 
-def read_documents(
-    source: Input, unit: int, left_out: Counter[str], rows: Counter[tuple[int, int]]
-) -> Iterator[Documents]:
-    """Documents of a unit; counts what is left out by reason, and all rows read by (shard, piece)."""
+class Tally:
+    """What reading a unit has come across: rows by (shard, piece), what was left out by reason and the first of it in
+    words, texts that were repaired."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[tuple[int, int]] = Counter()
+        self.left_out: Counter[str] = Counter()
+        self.problems: list[str] = []
+        self.repaired = 0
+
+    def leave_out(self, plan: Plan, shard: int, piece: int, rows: NDArray[np.int64], reasons: Sequence[str]) -> None:
+        """Count rows of a piece that are not encoded, each with its reason: a word, and what is behind a colon."""
+        self.left_out.update(reason.partition(":")[0] for reason in reasons)
+        for row, reason in zip(rows.tolist()[:MAX_PROBLEMS], reasons[:MAX_PROBLEMS], strict=True):
+            if len(self.problems) < MAX_PROBLEMS:
+                where = f"row {row}" + (f" of piece {piece}" if piece else "") + ", counted from 0"
+                self.problems.append(f"{plan.shards[shard].path}: {where}: {reason}")
+
+
+def read_documents(source: Input, unit: int, tally: Tally) -> Iterator[Documents]:
+    """Documents of a unit that can be encoded; the tally has the rest."""
     if source.kept is not None:
-        yield from _kept_documents(source, source.kept, unit, left_out, rows)
+        yield from _kept_documents(source, source.kept, unit, tally)
         return
     names = [*source.reading.names_in(source.plan.schema.names), *_others(source)]
     for batch in read_unit(source.plan, source.plan.units[unit], list(dict.fromkeys(names)), source.reading):
-        count = batch.rows.num_rows
-        numbers = np.arange(rows[batch.shard, batch.piece], rows[batch.shard, batch.piece] + count)
-        rows[batch.shard, batch.piece] += count
-        yield from _usable(source, Kept(batch.shard, batch.piece, numbers, batch.rows), batch.status, left_out)
+        place = batch.shard, batch.piece
+        numbers = np.arange(tally.rows[place], tally.rows[place] + batch.rows.num_rows)
+        tally.rows[place] += batch.rows.num_rows
+        tally.repaired += int(batch.repaired.sum())
+        yield from _usable(source, Kept(*place, numbers, batch.rows), batch.status, tally)
 
 
 def _others(source: Input) -> list[str]:
@@ -79,13 +98,13 @@ def _others(source: Input) -> list[str]:
     return [name for name in wanted if name in source.plan.schema.names]
 
 
-def _usable(source: Input, found: Kept, status: NDArray[np.uint8], left_out: Counter[str]) -> Iterator[Documents]:
+def _usable(source: Input, found: Kept, status: NDArray[np.uint8], tally: Tally) -> Iterator[Documents]:
     """The documents that can be encoded, if there is one; counts the others. status: what reading found."""
     status = _validated(found.batch.column(source.reading.text), status)
     usable = status == OK
     if not usable.all():
-        for value, number in zip(*np.unique(status[~usable], return_counts=True), strict=True):
-            left_out[STATUS_REASONS[int(value)]] += int(number)
+        reasons = [STATUS_REASONS[value] for value in status[~usable].tolist()]
+        tally.leave_out(source.plan, found.shard, found.piece, found.rows[~usable], reasons)
         found = found._replace(rows=found.rows[usable], batch=found.batch.filter(pa.array(usable)))
     if len(found.rows):
         yield _documents(source, found)
@@ -113,21 +132,15 @@ def _is_utf8(value: bytes) -> bool:
     return True
 
 
-def _kept_documents(
-    source: Input, kept: WriteContext, unit: int, left_out: Counter[str], rows: Counter[tuple[int, int]]
-) -> Iterator[Documents]:
-    """What stays. A run that only writes down what it would drop keeps what cannot be encoded, too."""
+def _kept_documents(source: Input, kept: WriteContext, unit: int, tally: Tally) -> Iterator[Documents]:
+    """What stays. What cannot be read or is empty never does, whatever the run does with the rest."""
     for span in source.plan.units[unit]:
         for piece in range(span.first, span.last):
             first = kept.ordinals.piece_ordinal(span.shard, piece)
-            rows[span.shard, piece] = kept.ordinals.piece_ordinal(span.shard, piece, after=True) - first
+            tally.rows[span.shard, piece] = kept.ordinals.piece_ordinal(span.shard, piece, after=True) - first
     edited: Counter[str] = Counter()
     for found in kept_rows(kept, source.plan.units[unit], output_schema(kept), edited):
-        texts = found.batch.column(source.reading.text)
-        status = np.full(len(texts), OK, np.uint8)
-        status[pc.fill_null(pc.binary_length(texts), 0).to_numpy() > source.reading.max_document_bytes] = TOO_LARGE
-        status[texts.is_null().to_numpy(zero_copy_only=False)] = NULL
-        yield from _usable(source, found, status, left_out)
+        yield _documents(source, found)
 
 
 def _documents(source: Input, found: Kept) -> Documents:
@@ -137,10 +150,20 @@ def _documents(source: Input, found: Kept) -> Documents:
     for field in KNOWN_FIELDS:
         name = theirs.get(field.name, field.name)
         if name in rows.schema.names:
-            columns[field.name] = rows.column(name).cast(field.type)
+            columns[field.name] = _readable(rows.column(name).cast(field.type))
         else:
             columns[field.name] = pa.nulls(rows.num_rows, field.type)
     for name, column in (("prompt", source.prompt), ("extra", EXTRA_COLUMN), ("tools", "tools"), ("system", "system")):
         if source.reading.structured or source.prompt:
             columns[name] = rows.column(column) if column in rows.schema.names else pa.nulls(rows.num_rows)
     return Documents(found.shard, found.piece, found.rows, rows.column(source.reading.text), columns)
+
+
+def _readable(values: pa.Array) -> pa.Array:
+    """The values with U+FFFD for what is no UTF-8: they go into counts, and into names of files."""
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = values.cast(pa.large_binary()).to_pylist()
+        return pa.array([value if value is None else value.decode(errors="replace") for value in raw], values.type)
+    return values

@@ -28,7 +28,7 @@ from taojin.core.megatron import token_dtype
 from taojin.core.storage import Folder, Sink
 from taojin.core.tasks import unit_name
 from taojin.tokenize.config import TokenizeConfig
-from taojin.tokenize.documents import KNOWN_FIELDS, Documents, Input, read_documents
+from taojin.tokenize.documents import KNOWN_FIELDS, Documents, Input, Tally, read_documents
 from taojin.tokenize.sequences import Sequences, make_encode
 from taojin.tokenize.split import assign, component_keys, id_keys, parse_split, place_keys, shuffle_keys
 from taojin.tokenize.tokenizer_file import Facts, TokenizerFile
@@ -49,7 +49,6 @@ SHUFFLE_FIELDS = (
     pa.field("first_token", pa.int64()),
     pa.field("first_sequence", pa.int64()),
 )
-MAX_PROBLEMS = 20
 
 
 class EncodeContext(NamedTuple):
@@ -81,16 +80,14 @@ class EncodeContext(NamedTuple):
 def encode_unit(context: EncodeContext, unit: int) -> dict[str, Any]:
     """Encode one unit and commit its piece; returns counts, segments and the manifest entries."""
     encode = make_encode(context)
-    left_out: Counter[str] = Counter()
-    rows: Counter[tuple[int, int]] = Counter()
+    tally = Tally()
     counts: Counter[str] = Counter()
     by_source: dict[str, list[int]] = {}
     by_language: dict[str, list[int]] = {}
-    problems: list[str] = []
     with PieceWriter(context, context.work.child("pieces"), unit_name(unit)) as writer:
-        for documents in read_documents(context.source, unit, left_out, rows):
+        for documents in read_documents(context.source, unit, tally):
             encoded = encode(documents)
-            kept = _without_problems(documents, encoded.problems, left_out, problems, context.source.plan)
+            kept = _without_problems(context.source.plan, documents, encoded.problems, tally)
             tokens = encoded.tokens_of_documents()
             writer.add(_table(context, kept, encoded, tokens), groups_of(context, kept), encoded)
             counts["text_bytes"] += encoded.text_bytes
@@ -107,13 +104,14 @@ def encode_unit(context: EncodeContext, unit: int) -> dict[str, Any]:
         "empty": counts["empty"],
         "ends_in_text": counts["ends_in_text"],
         "without_component": counts["without_component"],
-        "removed": left_out.total(),
-        "left_out": dict(left_out),
-        "problems": problems,
+        "removed": tally.left_out.total(),
+        "left_out": dict(tally.left_out),
+        "problems": tally.problems,
+        "repaired": tally.repaired,
         "by_source": by_source,
         "by_language": by_language,
         "pieces": [
-            [span.shard, piece, rows[span.shard, piece]]
+            [span.shard, piece, tally.rows[span.shard, piece]]
             for span in context.source.plan.units[unit]
             for piece in range(span.first, span.last)
         ],
@@ -159,17 +157,13 @@ def _split_keys(documents: Documents) -> NDArray[np.uint64]:
     return keys
 
 
-def _without_problems(
-    documents: Documents, found: Sequence[str | None], left_out: Counter[str], problems: list[str], plan: Plan
-) -> Documents:
-    """The documents but those that could not be encoded, which are counted and, the first of them, described."""
+def _without_problems(plan: Plan, documents: Documents, found: Sequence[str | None], tally: Tally) -> Documents:
+    """The documents but those that could not be encoded, which the tally has."""
     if not any(found):
         return documents
-    left_out["bad_conversation"] += sum(problem is not None for problem in found)
-    for row, problem in zip(documents.rows.tolist(), found, strict=True):
-        if problem is not None and len(problems) < MAX_PROBLEMS:
-            where = f"row {row}" + (f" of piece {documents.piece}" if documents.piece else "")
-            problems.append(f"{plan.shards[documents.shard].path}: {where}: {problem}")
+    reasons = [f"bad_conversation: {problem}" for problem in found if problem is not None]
+    bad = np.array([problem is not None for problem in found])
+    tally.leave_out(plan, documents.shard, documents.piece, documents.rows[bad], reasons)
     keep = pa.array([problem is None for problem in found])
     return documents._replace(
         rows=documents.rows[keep.to_numpy(zero_copy_only=False)],

@@ -103,7 +103,7 @@ def _ends_in_text(
     sentences_D: NDArray[np.int32],
 ) -> int:
     """Documents whose text holds the end-of-document token: encoded, a border in the middle of a document."""
-    if context.facts.eod is None:
+    if not context.facts.eod_token:  # none, or a number that the vocabulary leaves free
         return 0
     if context.config.special_in_text == "plain":
         return int(pc.sum(pc.match_substring(texts, context.facts.eod_token)).as_py() or 0)
@@ -180,7 +180,7 @@ def _chat(context: "EncodeContext") -> Callable[[Documents], Sequences]:
             lengths=lengths[good & (lengths > 0)].astype(np.int32),
             sequences=(lengths[good] > 0).astype(np.int32),
             mask=mask,
-            text_bytes=int(documents.texts.nbytes),
+            text_bytes=int(documents.texts.filter(pa.array(good)).nbytes),
             ends_in_text=int((masked.spelled > 0).sum()),
             problems=problems,
         )
@@ -191,17 +191,34 @@ def _chat(context: "EncodeContext") -> Callable[[Documents], Sequences]:
 def conversations(documents: Documents, prompt: str) -> list[dict[str, Any]]:
     """Records as `taojin.tokenize.chat` takes them. Of JSONL, fields without a column are in `extra`, as JSON."""
     records = []
-    columns = {name: documents.columns[name].to_pylist() for name in ("prompt", "extra", "tools", "system")}
-    for row, value in enumerate(documents.texts.to_pylist()):
-        extra = columns["extra"][row]
-        record = orjson.loads(extra) if extra else {}
+    columns = {name: _values(documents.columns[name]) for name in ("prompt", "extra", "tools", "system")}
+    for row, value in enumerate(_values(documents.texts)):
+        extra = _loaded(columns["extra"][row])
+        record = extra if isinstance(extra, dict) else {}
         record |= {name: columns[name][row] for name in ("tools", "system") if columns[name][row] is not None}
+        record["tools"] = _loaded(record.get("tools"))
         if prompt:
-            record |= {"prompt": columns["prompt"][row] or record.get(prompt), "response": value}
+            asked = columns["prompt"][row]
+            record |= {"prompt": record.get(prompt) if asked is None else asked, "response": value, "messages": None}
         else:
             record["messages"] = _loaded(value)
         records.append(record)
     return records
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """As Python has them; one with bytes that are no UTF-8 is something that is no conversation."""
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        return [_value(scalar) for scalar in column]
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        return {"text": "is not UTF-8"}
 
 
 def _loaded(value: Any) -> Any:

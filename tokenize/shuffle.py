@@ -34,13 +34,12 @@ def num_buckets(tokens: int) -> int:
 
 def shuffle_bucket(context: ShuffleContext, bucket: int) -> dict[str, Any]:
     """Write the piece of one range of keys."""
-    low, high = (number * 2**64 // context.buckets for number in (bucket, bucket + 1))
     pieces = context.encode.work.child("pieces")
     # One run, whatever is in it: only then is the whole range in order.
     writer = PieceWriter(context.encode, context.encode.work.child("shuffled"), unit_name(bucket), run_tokens=None)
     with writer:
         for unit, names in enumerate(context.segments):
-            for name, table, encoded in _range_of_keys(pieces, unit, names, low, high, context.encode):
+            for name, table, encoded in _in_bucket(pieces, unit, names, bucket, context):
                 writer.add(table, Groups([name], None), encoded)
     return {
         "documents": writer.documents,
@@ -51,28 +50,34 @@ def shuffle_bucket(context: ShuffleContext, bucket: int) -> dict[str, Any]:
     }
 
 
-def _range_of_keys(
-    pieces: Folder, unit: int, names: tuple[tuple[str, str], ...], low: int, high: int, context: EncodeContext
+def range_of_keys(table: pa.RecordBatch, bucket: int, buckets: int) -> tuple[int, int]:
+    """The rows whose keys, ascending uint64, fall to a bucket: first, and behind the last."""
+    keys = table.column("key").to_numpy()
+    borders = [number * 2**64 // buckets for number in (bucket, bucket + 1)]
+    first, last = (len(keys) if key == 2**64 else int(np.searchsorted(keys, np.uint64(key))) for key in borders)
+    return first, last
+
+
+def _in_bucket(
+    pieces: Folder, unit: int, names: tuple[tuple[str, str], ...], bucket: int, context: ShuffleContext
 ) -> Iterator[tuple[tuple[str, str], pa.RecordBatch, Sequences]]:
     with pieces.open(f"{unit_name(unit)}.arrow") as file:
         reader = pa.ipc.open_file(file)
         assert reader.num_record_batches == len(names), "a segment is one batch where documents are shuffled"
         for number, name in enumerate(names):
             batch = reader.get_batch(number)
-            keys = batch.column("key").to_numpy()
-            first = int(np.searchsorted(keys, np.uint64(low)))
-            last = len(keys) if high == 2**64 else int(np.searchsorted(keys, np.uint64(high)))
+            first, last = range_of_keys(batch, bucket, context.buckets)
             if first == last:
                 continue
             table = batch.slice(first, last - first)
             tokens = _span(table, "first_token", "tokens")
             sequences = _span(table, "first_sequence", "sequences")
-            masked = context.config.chat
+            masked = context.encode.config.chat
             yield (
                 name,
                 table,
                 Sequences(
-                    ids=_read(pieces, unit, "bin", context.dtype, *tokens),
+                    ids=_read(pieces, unit, "bin", context.encode.dtype, *tokens),
                     lengths=_read(pieces, unit, "lengths", np.dtype(np.int32), *sequences),
                     sequences=table.column("sequences").to_numpy(),
                     mask=_read(pieces, unit, "mask", np.dtype(np.uint8), *tokens) if masked else None,

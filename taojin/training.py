@@ -1,0 +1,137 @@
+"""`taojin train`: a run from its YAML file, its plan, its export, or the command of Megatron-LM.
+
+The command's own flags are few; what a run is stands in the YAML (`taojin.train.config`). Nothing here needs PyTorch
+until a run begins.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import model_validator
+from tyro.conf import arg
+
+from taojin.core.config import Config
+from taojin.core.errors import InputError
+from taojin.report import print_json
+
+ENDPOINT = "HEAD:29500"
+
+
+class TrainCommand(Config):
+    """Train a causal language model on token pairs; the same command again resumes it."""
+
+    config: str | None = None
+    """the run, as a YAML file"""
+    set: tuple[str, ...] = ()
+    """settings over it, such as parallel.tensor=2 tokens=20B"""
+    plan: bool = False
+    """only say what it would take: memory by part, time, money"""
+    engine: str | None = None
+    """deepspeed, or megatron: write the command that starts Megatron-LM on every node"""
+    tensor: int | None = None
+    """short for --set parallel.tensor=N"""
+    pipeline: int | None = None
+    """short for --set parallel.pipeline=N; only with engine megatron"""
+    export: str | None = None
+    """write the newest checkpoint of this RUN, or RUN/checkpoints/step-…, as a Hugging Face folder"""
+    output: str | None = None
+    """with --export: the folder to write; else in place of the YAML's output"""
+    endpoint: str = ENDPOINT
+    """with engine megatron: host:port where the nodes meet"""
+    as_json: Annotated[bool, arg(name="json")] = False
+    """one JSON object on stdout instead of text"""
+
+    @model_validator(mode="after")
+    def _check(self) -> "TrainCommand":
+        if (self.config is None) == (self.export is None):
+            raise ValueError("either --config train.yaml or --export RUN is needed")
+        if self.export is not None and self.output is None:
+            raise ValueError("--export needs --output, the folder to write")
+        return self
+
+    @property
+    def settings(self) -> list[str]:
+        short = {"engine": self.engine, "parallel.tensor": self.tensor, "parallel.pipeline": self.pipeline}
+        if self.export is None:
+            short["output"] = self.output
+        return [*(f"{key}={value}" for key, value in short.items() if value is not None), *self.set]
+
+
+def run_train(command: TrainCommand) -> int:
+    """Run what was asked for and print it; returns 0. Raises TaojinError subclasses."""
+    if command.export is not None:
+        return _export(command)
+    from taojin.train.config import load_config
+
+    assert command.config is not None
+    config = load_config(command.config, command.settings)
+    if command.plan:
+        return _plan(config, as_json=command.as_json)
+    if config.engine == "megatron":
+        return _megatron(config, command)
+    from taojin.train.launch import launch
+
+    outcome = launch(config, _tell)
+    if command.as_json:
+        print_json(outcome)
+        return 0
+    loss = "" if outcome["loss"] is None else f", loss {outcome['loss']:.4f}"
+    print(f"{outcome['steps']:,} of {outcome['total_steps']:,} steps{loss}: {outcome['reason']}")
+    print(f"output  {config.output}")
+    print(f"next    taojin train --export {config.output} --output MODEL")
+    return 0
+
+
+def _tell(line: str) -> None:
+    import sys
+
+    print(line, file=sys.stderr, flush=True)
+
+
+def _plan(config: Any, *, as_json: bool) -> int:
+    from taojin.train.plan import plan, plan_lines
+    from taojin.train.shape import read_values
+
+    values = plan(config, read_values(config.model))
+    if as_json:
+        print_json(values)
+        return 0
+    print(*plan_lines(values), sep="\n")
+    return 0
+
+
+def _megatron(config: Any, command: TrainCommand) -> int:
+    from taojin.train.megatron_command import megatron_launch
+    from taojin.train.shape import read_values
+
+    launch = megatron_launch(config, read_values(config.model))
+    if command.as_json:
+        arguments = launch.torchrun(command.endpoint, "MEGATRON")
+        print_json({"environment": dict(launch.environment), "command": arguments, "nodes": launch.nodes})
+        return 0
+    print(launch.text(command.endpoint, "MEGATRON"))
+    return 0
+
+
+def _export(command: TrainCommand) -> int:
+    from taojin.train.export import export
+
+    assert command.export is not None
+    assert command.output is not None
+    run, step = split_checkpoint(command.export)
+    done = export(run, command.output, step)
+    if command.as_json:
+        print_json({"step": done.step, "output": command.output})
+        return 0
+    print(f"step {done.step:,} of {run}, as a Hugging Face folder: {command.output}")
+    return 0
+
+
+def split_checkpoint(name: str) -> tuple[str, int | None]:
+    """(RUN, step or None) of RUN or RUN/checkpoints/step-N. Raises InputError for another name below checkpoints."""
+    run, below, last = name.rstrip("/").partition("/checkpoints/")
+    if not below:
+        return run, None
+    number = last.removeprefix("step-")
+    if not number.isdigit():
+        raise InputError(f"--export {name}: expected RUN, or RUN/checkpoints/step-NUMBER")
+    return run, int(number)

@@ -1,0 +1,257 @@
+"""A training run as Ray Train workers, or, for a single one, in this process: the same loop, with or without Ray.
+
+Ray Train starts the workers, makes their process group and starts all of them again when one is lost; they find the
+newest checkpoint by themselves, so what Ray knows of checkpoints is not used. What would fail the same way again (an
+error of ours: data, configuration, a loss that is no number) is written down by the worker that met it and ends the
+run; anything else is tried again until it has failed RETRIES times in a row without a new checkpoint.
+
+SIGTERM to this process makes RUN/stop, at which the workers save and end. Cost: a start of Ray, some 10 s, and of the
+workers, some 10 s for the imports of PyTorch, transformers and DeepSpeed.
+"""
+
+import contextlib
+import math
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from taojin.core import errors
+from taojin.core.errors import ConfigError, RunError, TaojinError
+from taojin.core.progress import duration
+from taojin.core.storage import Folder, first_line
+from taojin.core.tasks import LOOPBACK
+from taojin.train.checkpoint import newest
+from taojin.train.config import TrainConfig
+from taojin.train.model import read_model, weight_files
+from taojin.train.parallel import layout
+
+RETRIES = 3
+# How often Ray asks its workers whether they live; its default, 2 s, is time that a lost worker costs everyone.
+HEALTH_SECONDS = "0.5"
+LOG_SECONDS = 10.0
+STATUS_SECONDS = 5.0
+
+
+def launch(config: TrainConfig, report: Callable[[str], None] = print) -> dict[str, Any]:
+    """Run, or go on with, the run at config.output; the outcome, as `loop.Outcome` has it.
+
+    Without a cluster one worker is this process. Raises what the loop raises; RunError where workers are lost again and
+    again.
+    """
+    if config.engine != "deepspeed":
+        raise ConfigError(f"engine: {config.engine} is launched by the command that `megatron_command` writes")
+    layout(config)
+    read_model(config.model)
+    weight_files(config.model)
+    run = Folder(config.output)
+    with contextlib.suppress(FileNotFoundError, OSError):
+        filesystem, path = run.resolve()
+        filesystem.delete_file(f"{path}/stop")
+    if config.workers == 1 and not (config.address or os.environ.get("RAY_ADDRESS")):
+        return run_here(config, report)
+    with _stopping(run):
+        return _on_ray(config, run, report)
+
+
+def run_here(config: TrainConfig, report: Callable[[str], None] = print) -> dict[str, Any]:
+    """As the only worker, in this process: for tests, debuggers and a single device."""
+    from taojin.train.engine import start_process
+    from taojin.train.loop import train
+
+    def show(status: dict[str, Any]) -> None:
+        if not config.quiet:
+            report(line(status))
+
+    return asdict(train(config, start_process(config.device), report=report, on_step=every(LOG_SECONDS, show)))
+
+
+def line(status: dict[str, Any]) -> str:
+    """What a person wants to see of a step: `step 120/5,000 · loss 3.2145 · 5,120 tokens/s · 2 h 05 min left`."""
+    parts = [f"step {status['step']:,}/{status['steps']:,}", f"loss {status['loss']:.4f}"]
+    if "validation_loss" in status:
+        parts.append(f"validation {status['validation_loss']:.4f}")
+    parts.append(f"{status['tokens_per_second']:,.0f} tokens/s")
+    left = (status["steps"] - status["step"]) * status["step_seconds"]
+    return " · ".join([*parts, f"{duration(left)} left"])
+
+
+def every(seconds: float, show: Callable[[dict[str, Any]], None]) -> Callable[[int, int, dict[str, float]], None]:
+    """An `on_step` that passes on a step at most this often."""
+    shown = -math.inf
+
+    def on_step(step: int, steps: int, numbers: dict[str, float]) -> None:
+        nonlocal shown
+        if time.monotonic() - shown >= seconds:
+            shown = time.monotonic()
+            show({"step": step, "steps": steps, **numbers})
+
+    return on_step
+
+
+def _on_ray(config: TrainConfig, run: Folder, report: Callable[[str], None]) -> dict[str, Any]:
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", HEALTH_SECONDS)
+    import ray
+
+    started = not ray.is_initialized()
+    if started:
+        _connect(ray, config)
+    try:
+        failures, last = 0, _step(run)
+        while True:
+            start = uuid.uuid4().hex[:8]
+            with _watching(run, start, report, config.quiet):
+                problem = _fit(config, run, start)
+            if run.exists(f"starts/{start}/outcome.json"):
+                return dict(run.read_json(f"starts/{start}/outcome.json"))
+            if run.exists(f"starts/{start}/error.json"):
+                error = run.read_json(f"starts/{start}/error.json")
+                raise getattr(errors, error["kind"], RunError)(error["message"])
+            step = _step(run)
+            failures, last = (failures + 1, last) if step == last else (1, step)
+            if failures >= RETRIES:
+                raise RunError(f"the workers failed {failures} times since step {step:,}; the last time: {problem}")
+            report(f"workers lost ({problem}); starting again from step {step:,}")
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _connect(ray: Any, config: TrainConfig) -> None:
+    import logging
+
+    address = config.address or os.environ.get("RAY_ADDRESS")
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if address:
+            ray.init(address=address, **common)
+        else:
+            cpus = max(os.cpu_count() or 1, config.workers) if config.device != "cuda" else None
+            os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+            ray.init(address="local", num_cpus=cpus, include_dashboard=False, _node_ip_address=LOOPBACK, **common)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"address: {address or 'an embedded Ray'}: {first_line(error)}") from None
+
+
+def _fit(config: TrainConfig, run: Folder, start: str) -> str:
+    """Let Ray Train run the workers to their end; returns what went wrong, "" if nothing did."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.v2.api.exceptions import TrainingFailedError
+
+    cuda = config.device == "cuda" or (config.device == "auto" and _cluster_has_gpus())
+    trainer = TorchTrainer(
+        worker,
+        train_loop_config={"config": config.model_dump(mode="json", exclude_unset=True), "start": start},
+        scaling_config=ScalingConfig(num_workers=config.workers, use_gpu=cuda),
+        torch_config=TorchConfig(backend="nccl" if cuda else "gloo"),
+        run_config=RunConfig(
+            name=start,
+            storage_path=run.child("starts").uri if not run.is_local else run.path("starts"),
+            failure_config=FailureConfig(max_failures=RETRIES),
+        ),
+    )
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        return first_line(error)
+    return ""
+
+
+def worker(values: dict[str, Any]) -> None:
+    """What every Ray Train worker runs. Leaves the outcome, or an error of ours, in RUN/starts/START."""
+    from taojin.train.engine import start_process
+    from taojin.train.loop import train
+
+    config = TrainConfig(**values["config"])
+    notes = Folder(config.output).child("starts").child(values["start"])
+    if notes.exists("error.json"):
+        # The others were waiting for the one that failed, and Ray has started all again.
+        return
+    try:
+        process = start_process(config.device)
+        said: list[str] = []
+        show = (
+            every(STATUS_SECONDS, lambda status: _tell(notes, {**status, "said": said})) if process.rank == 0 else _hush
+        )
+        outcome = train(config, process, report=said.append, on_step=show)
+    except TaojinError as error:
+        notes.write_json("error.json", {"kind": type(error).__name__, "message": str(error)})
+        raise
+    if process.rank == 0:
+        notes.write_json("outcome.json", asdict(outcome))
+
+
+def _hush(step: int, steps: int, numbers: dict[str, float]) -> None:
+    pass
+
+
+def _tell(notes: Folder, status: dict[str, Any]) -> None:
+    # For a person's eyes: storage that does not take it must not end the run.
+    with contextlib.suppress(OSError):
+        notes.write_json("status.json", status)
+
+
+@contextlib.contextmanager
+def _watching(run: Folder, start: str, report: Callable[[str], None], quiet: bool) -> Iterator[None]:
+    """Meanwhile, tell what rank 0 writes. Ray's own way, forwarding output, repeats every line of every worker."""
+    over = threading.Event()
+    notes = run.child("starts").child(start)
+
+    def watch() -> None:
+        last, heard = 0, 0
+        while not over.wait(LOG_SECONDS):
+            with contextlib.suppress(OSError):
+                status = notes.read_json("status.json")
+                for note in status["said"][heard:]:
+                    report(note)
+                heard = len(status["said"])
+                if status["step"] > last:
+                    last = status["step"]
+                    report(line(status))
+
+    if quiet:
+        yield
+        return
+    thread = threading.Thread(target=watch, name="watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _step(run: Folder) -> int:
+    found = newest(run.child("checkpoints"))
+    return found.step if found else 0
+
+
+def _cluster_has_gpus() -> bool:
+    import ray
+
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return resources.get("GPU", 0) > 0
+
+
+@contextlib.contextmanager
+def _stopping(run: Folder) -> Iterator[None]:
+    """SIGTERM becomes the file at which the workers save and end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(*_: Any) -> None:
+        with run.create("stop"):
+            pass
+
+    before = signal.signal(signal.SIGTERM, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
