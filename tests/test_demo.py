@@ -48,7 +48,7 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 def test_the_demo_runs_from_nothing_to_the_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "demo"
-    assert demo.main(["--folder", str(folder), "--limit-mb", "1", "--num-cpus", "0"]) == 0
+    assert demo.main(["--folder", str(folder), "--limit-mb", "2", "--num-cpus", "0"]) == 0
     output = capsys.readouterr().out
     assert "What went, and why" in output
     assert "A near-duplicate in English" in output

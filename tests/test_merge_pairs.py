@@ -160,6 +160,7 @@ def test_bytes_go_where_their_documents_do(
     (root / "out").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merge, "BLOCK_BYTES", block)
+        patch.setattr(merge, "LOCAL_BLOCK_BYTES", block)
         patch.setattr(merge, "MAX_OPEN", 1)
         if local:
             for name, pair in zip(outputs, pairs, strict=True):

@@ -141,8 +141,8 @@ def test_lengths_that_do_not_sum_up_to_the_tokens_are_refused(index: IndexContex
         write_pair_index(index, ("zh", pair._replace(parts=(part._replace(tokens=part.tokens + 1),)), False))
 
 
-def batches(count: int, cuts: list[int]) -> Iterator[pa.RecordBatch]:
-    """Rows of long and repeated values, cut at these places."""
+def batches(count: int, cuts: list[int], id_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Rows cut at these places."""
     columns = {
         "document": pa.nulls(count, pa.int64()),
         "sequence": pa.nulls(count, pa.int64()),
@@ -150,7 +150,7 @@ def batches(count: int, cuts: list[int]) -> Iterator[pa.RecordBatch]:
         "tokens": pa.array(range(count), pa.int64()),
         "shard": pa.array([f"shard-{number // 40}" for number in range(count)], pa.large_string()),
         "row": pa.array(range(count), pa.int64()),
-        "id": pa.array([f"{number}" * 300 for number in range(count)], pa.large_string()),
+        "id": pa.array([f"{number}".ljust(id_bytes, "_") for number in range(count)], pa.large_string()),
         "source": pa.array([None if number % 5 else "书" for number in range(count)], pa.large_string()),
     }
     columns |= {field.name: pa.nulls(count, field.type) for field in PROVENANCE_SCHEMA if field.name not in columns}
@@ -159,9 +159,9 @@ def batches(count: int, cuts: list[int]) -> Iterator[pa.RecordBatch]:
         yield whole.slice(first, last - first)
 
 
-def written(count: int, cuts: list[int]) -> bytes:
+def written(count: int, cuts: list[int], id_bytes: int = 10) -> bytes:
     sink = io.BytesIO()
-    write_provenance(sink, batches(count, cuts))
+    write_provenance(sink, batches(count, cuts, id_bytes))
     return sink.getvalue()
 
 
@@ -178,3 +178,8 @@ def test_how_rows_are_cut_into_batches_changes_no_byte(count: int, cuts: list[in
     table = file.read()
     assert table.column("document").to_pylist() == list(range(count))
     assert table.column("sequence").to_pylist() == [sum(n % 3 for n in range(number)) for number in range(count)]
+
+
+def test_batches_that_would_end_a_page_change_no_byte() -> None:
+    """Parquet looks at the size of a page, 1 MB, where a batch ends."""
+    assert written(60, [37, 38], id_bytes=40_000) == written(60, [], id_bytes=40_000)

@@ -38,7 +38,7 @@ def test_a_yaml_file_becomes_a_config(tmp_path: Path) -> None:
         tmp_path,
         """
 model: qwen.json
-data: [/data/zh, {prefix: /data/code, weight: 0.5}]
+data: [{prefix: /data/zh, weight: 1}, {prefix: /data/code, weight: 0.5}]
 tokens: 20B
 sequence-length: 4096
 global_batch: 512
