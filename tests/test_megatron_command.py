@@ -35,7 +35,10 @@ BASE: dict[str, Any] = {
     "global_batch": 1024,
     "engine": "megatron",
 }
-DATA: dict[str, Any] = {"blend": None, "data": [{"prefix": "/data/zh", "weight": 1.0}, {"prefix": "/data/code", "weight": 0.5}]}
+DATA: dict[str, Any] = {
+    "blend": None,
+    "data": [{"prefix": "/data/zh", "weight": 1.0}, {"prefix": "/data/code", "weight": 0.5}],
+}
 
 # What megatron/training/arguments.py of NVIDIA/Megatron-LM (commit 000c4ac2) knows of what we write, by the type of its
 # value. Used where Megatron-LM itself, which is in no package, is not on the path.

@@ -1,7 +1,7 @@
 """The config of a training run: one YAML file, checked where it is read, the same for every engine.
 
     model: qwen.json                  sequence_length: 4096      optimizer: {learning_rate: 3.0e-4}
-    data: [/data/zh, /data/code]        schedule: {kind: wsd, warmup: 200}
+    data: [/data/zh, /data/code]      schedule: {kind: wsd, warmup: 200}
     tokens: 20B                       global_batch: 512          zero: {stage: 3, offload_optimizer: cpu}
     output: s3://bucket/runs/zh-1b    workers: 16                parallel: {tensor: 2}
 
