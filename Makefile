@@ -30,7 +30,7 @@ demo: $(DEMO)
 	$(BIN)/python -m taojin.demo
 
 test: $(DEV)
-	$(BIN)/python -m pytest --numprocesses logical --dist loadfile
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 
 lint: $(DEV)
 	$(BIN)/ruff check .
