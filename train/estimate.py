@@ -108,11 +108,6 @@ class Setup:
         return self.devices // self.tensor
 
     @property
-    def data_parallel(self) -> int:
-        """Copies of the model that see different sequences."""
-        return self.devices // (self.tensor * self.sequence)
-
-    @property
     def nodes(self) -> int:
         return -(-self.devices // self.devices_per_node)
 
