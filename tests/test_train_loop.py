@@ -21,7 +21,9 @@ from taojin.train.config import TrainConfig
 from taojin.train.data import Batch
 from taojin.train.engine import Process, start_process
 from taojin.train.export import export
-from taojin.train.loop import Outcome, open_data, summed_loss, train
+from taojin.train.feed import open_data
+from taojin.train.loop import Outcome, train
+from taojin.train.losses import summed_loss
 from taojin.train.model import transformers_config
 from taojin.train.tracking import read_metrics
 from tests.train_runs import TINY_LLAMA, countable_pair, run_values

@@ -33,7 +33,7 @@ _RUN_FIELDS = {
     "output", "address", "workers", "devices_per_node", "device", "device_name", "micro_batch", "zero", "parallel",
     "activation_checkpointing", "attention", "save_every", "keep_last", "keep_every", "asynchronous_save",
     "eval_every", "eval_batches", "log_every", "tracking", "price_per_device_hour", "currency", "budget", "quiet",
-    "engine", "deepspeed", "tokenizer", "validation",
+    "engine", "deepspeed", "tokenizer", "validation", "model", "data", "blend",
 }
 # fmt: on
 

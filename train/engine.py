@@ -6,6 +6,7 @@ without them it is the only one. Ray Train has made the process group already, a
 
 import os
 import socket
+import time
 import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,6 +21,8 @@ class Process:
     world: int
     local_rank: int
     kind: Literal["cpu", "cuda"]
+    started: float = 0.0
+    """When the process came to be, by time.monotonic(): what is paid for since."""
 
     @property
     def device(self) -> str:
@@ -79,6 +82,7 @@ def start_process(wanted: Literal["auto", "cpu", "cuda"]) -> Process:
         world=int(os.environ["WORLD_SIZE"]),
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
         kind=kind,
+        started=_process_start(),
     )
     if kind == "cuda":
         torch.cuda.set_device(process.local_rank)
@@ -108,6 +112,12 @@ def make_engine(model: Any, groups: list[dict[str, Any]], values: dict[str, Any]
 def set_learning_rate(engine: Any, rate: float) -> None:
     for group in engine.optimizer.param_groups:
         group["lr"] = rate
+
+
+def _process_start() -> float:
+    import psutil
+
+    return time.monotonic() - max(0.0, time.time() - psutil.Process().create_time())
 
 
 def _free_port() -> int:

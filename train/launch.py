@@ -29,6 +29,7 @@ from taojin.train.checkpoint import newest
 from taojin.train.config import TrainConfig
 from taojin.train.model import read_model, weight_files
 from taojin.train.parallel import layout
+from taojin.train.stop import ask_to_stop, withdraw
 
 RETRIES = 3
 # How often Ray asks its workers whether they live; its default, 2 s, is time that a lost worker costs everyone.
@@ -49,9 +50,7 @@ def launch(config: TrainConfig, report: Callable[[str], None] = print) -> dict[s
     read_model(config.model)
     weight_files(config.model)
     run = Folder(config.output)
-    with contextlib.suppress(FileNotFoundError, OSError):
-        filesystem, path = run.resolve()
-        filesystem.delete_file(f"{path}/stop")
+    withdraw(run)
     if config.workers == 1 and not (config.address or os.environ.get("RAY_ADDRESS")):
         return run_here(config, report)
     with _stopping(run):
@@ -247,8 +246,7 @@ def _stopping(run: Folder) -> Iterator[None]:
         return
 
     def ask(*_: Any) -> None:
-        with run.create("stop"):
-            pass
+        ask_to_stop(run, "SIGTERM")
 
     before = signal.signal(signal.SIGTERM, ask)
     try:

@@ -1,11 +1,5 @@
 """The run itself, as every worker runs it: build, resume, step by step, save, stop.
 
-    RUN/run.json          what the result depends on; another config does not continue the run
-    RUN/deepspeed.json    what DeepSpeed was given
-    RUN/model/            the model's config and the tokenizer, for the export
-    RUN/checkpoints/…     see `checkpoint`             RUN/metrics/…, tensorboard/   see `tracking`
-    RUN/stop              whoever makes this file asks for a last checkpoint and the end
-
 A step is a pure function of the state before it and its number: rows, learning rate and random numbers follow from the
 number. So a resumed run repeats what an uninterrupted one does, bit for bit on the same workers; on others up to the
 order in which gradients are added.
@@ -13,25 +7,27 @@ order in which gradients are added.
 The loss of a step is the sum over its targets divided by their number in the whole global batch, so that rows with few
 targets weigh no more than others, and micro-batch and ranks do not enter. One reduction of a few numbers a step carries
 the loss, requests to stop and how saves are coming along. The next micro-batches are read by a thread.
+
+What lies where in RUN is in `run_folder`; what ends a run in `stop`.
 """
 
 import contextlib
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from taojin.core.errors import ConfigError, FrozenPlanError, InputError, RunError
+from taojin.core.errors import ConfigError, InputError, RunError, TaojinError
 from taojin.core.storage import Folder, first_line
 from taojin.train.checkpoint import newest
 from taojin.train.config import TrainConfig
-from taojin.train.data import Batch, TokenData
+from taojin.train.data import Batch
 from taojin.train.engine import Process, make_engine, set_learning_rate
+from taojin.train.feed import open_data, read_ahead
+from taojin.train.gauges import Gauges
+from taojin.train.losses import mean_loss, perplexity, summed_loss, targets_of
 from taojin.train.model import (
     build_model,
     largest_parameter,
@@ -42,21 +38,15 @@ from taojin.train.model import (
 )
 from taojin.train.parallel import Layout, check_model, layout
 from taojin.train.restoring import Restorer
+from taojin.train.run_folder import settle
 from taojin.train.saving import Saver
 from taojin.train.schedule import learning_rate, phases
+from taojin.train.stop import Stop
 from taojin.train.tracking import Tracker
 from taojin.train.zero import deepspeed_config
 
 CHECKPOINTS = "checkpoints"
-STOP = "stop"
-# A request on an object store takes some 20 ms, and a stop can wait that long.
-STOP_SECONDS = 5.0
-# Of a model's config: who wrote it, not what it is.
-UNIMPORTANT = ("transformers_version", "_name_or_path")
-# exp of more is no number.
-LARGEST_LOSS = 700.0
-# Micro-batches read ahead: more only where reading is as slow as computing.
-AHEAD = 2
+FINISHED = "finished"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,40 +63,6 @@ class Outcome:
     """why it ended: `finished`, or what asked it to stop"""
 
 
-class Stop:
-    """A request to end after the step: a signal, the file RUN/stop, or whoever sets the reason."""
-
-    def __init__(self, folder: Folder, rank: int) -> None:
-        self._folder = folder
-        self._rank = rank
-        self._looked = 0.0
-        self.reason: str | None = None
-
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """SIGTERM, which preemption sends, ends the run in order. Only a process's main thread can listen."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = signal.signal(signal.SIGTERM, lambda *_: self.ask("SIGTERM"))
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
-
-    def ask(self, reason: str) -> None:
-        self.reason = self.reason or reason
-
-    def asked(self) -> bool:
-        now = time.monotonic()
-        if self.reason is None and self._rank == 0 and now - self._looked > STOP_SECONDS:
-            self._looked = now
-            with contextlib.suppress(OSError):
-                if self._folder.exists(STOP):
-                    self.ask("the file stop")
-        return self.reason is not None
-
-
 def train(
     config: TrainConfig,
     process: Process,
@@ -118,27 +74,30 @@ def train(
 
     report: notes for people, from rank 0. on_step: after every logged step, on every rank, with the steps done, the
     steps of the run, and numbers.
-    Raises ConfigError, InputError, FrozenPlanError before the first step; RunError when the loss is no number.
+    Raises ConfigError, InputError, FrozenPlanError before the first step; RunError when the loss is no number, or
+    another start has taken the run over.
     """
-    run = _Run(config, process, report if process.rank == 0 else lambda _: None)
-    stop = Stop(run.folder, process.rank)
+    start = process.gather(uuid.uuid4().hex)[0]
+    stop = Stop(Folder(config.output), process.rank, start)
+    run = _Run(config, process, stop, report if process.rank == 0 else lambda _: None)
     with stop.listening():
         try:
-            return run.go(stop, on_step)
+            return run.go(on_step)
         finally:
             run.close()
 
 
 class _Run:
-    def __init__(self, config: TrainConfig, process: Process, report: Callable[[str], None]) -> None:
+    def __init__(self, config: TrainConfig, process: Process, stop: Stop, report: Callable[[str], None]) -> None:
         self.config = config
         self.process = process
+        self.stop = stop
         self.report = report
         self.folder = Folder(config.output)
         self.layout: Layout = layout(config, process.world)
         if self.layout.sequence > 1:
             raise ConfigError("parallel.sequence: not built yet for engine deepspeed; use tensor, or set it to 1")
-        values = self.model_values = read_model(config.model)
+        values = read_model(config.model)
         if self.layout.tensor > 1:
             check_model(config, values)
         self.model_config = transformers_config(values, sequence_length=config.sequence_length)
@@ -146,7 +105,7 @@ class _Run:
         self.total = config.steps or self.data.num_steps or config.total_steps()
         # Raises now what would stop the first step.
         phases(config.schedule, self.total)
-        self._settle_run()
+        self._alone(self._settle, values)
         checkpoints = self.folder.child(CHECKPOINTS)
         found = process.gather(newest(checkpoints) if process.rank == 0 else None)[0]
         self.first = found.step if found else 0
@@ -173,18 +132,19 @@ class _Run:
             asynchronous=config.asynchronous_save,
             gather=process.gather,
             report=report,
+            before_commit=stop.require_ownership,
         )
         self.saver.attach(self.engine)
+        self.gauges = Gauges(config, process, self.folder, values)
         self.tracker: Tracker | None = None
         if process.rank == 0:
             self.tracker = Tracker(self.folder, config.tracking, self.first, config.model_dump(mode="json"))
 
-    def go(self, stop: Stop, on_step: Callable[[int, int, dict[str, float]], None]) -> Outcome:
-        config, loss, saved_at = self.config, None, self.first
-        reason = "finished"
+    def go(self, on_step: Callable[[int, int, dict[str, float]], None]) -> Outcome:
+        config, loss, saved_at, reason = self.config, None, self.first, FINISHED
         batches = read_ahead(self.data, self.layout, self.process.rank, self.first, self.total)
         for step in range(self.first, self.total):
-            numbers = self._step(step, batches, stop)
+            numbers = self._step(step, batches)
             done = step + 1
             loss = numbers["loss"]
             if config.eval_every and (done % config.eval_every == 0 or done == self.total):
@@ -193,20 +153,18 @@ class _Run:
                 if self.tracker:
                     self.tracker.write(done, numbers)
                 on_step(done, self.total, numbers)
-            stopping = self.stopping
-            if stopping or done == self.total or (config.save_every and done % config.save_every == 0):
+            if self.stopping or done == self.total or (config.save_every and done % config.save_every == 0):
                 self.saver.start(self.engine, done)
                 saved_at = done
                 if self.tracker:
                     self._flush()
-            if stopping:
-                reason = next(filter(None, self.process.gather(stop.reason)))
+            if self.stopping:
+                reason = next(filter(None, self.process.gather(self.stop.reason)))
                 break
         self.saver.wait()
         batches.close()
-        done = max(saved_at, self.first)
         return Outcome(
-            steps=done,
+            steps=saved_at,
             total_steps=self.total,
             first_step=self.first,
             loss=loss,
@@ -220,7 +178,7 @@ class _Run:
             self.tracker.close()
         self.engine.destroy()
 
-    def _step(self, step: int, batches: Iterator[Batch], stop: Stop) -> dict[str, float]:
+    def _step(self, step: int, batches: Iterator[Batch]) -> dict[str, float]:
         import torch
 
         began = time.perf_counter()
@@ -236,8 +194,7 @@ class _Run:
         if parts[0].loss_mask is not None:
             parts += [next(batches) for _ in range(self.layout.accumulation - 1)]
             waited = time.perf_counter() - began
-            mine = sum(int(part.loss_mask.sum()) for part in parts if part.loss_mask is not None)
-            targets = self.process.total(mine)[0] / self.layout.model
+            targets = self.process.total(sum(map(targets_of, parts)))[0] / self.layout.model
         # DeepSpeed divides by accumulation and averages over its data-parallel ranks.
         scale = self.layout.accumulation * self.layout.data / max(targets, 1.0)
         summed = torch.zeros((), dtype=torch.float64, device=self.process.device)
@@ -250,50 +207,36 @@ class _Run:
             self.engine.backward(part_loss * scale)
             self.engine.step()
             summed += part_loss.detach().double()
-        pending, problems = self.saver.flags()
-        total_loss, asked_to_stop, pending_sum, problem_sum = self.process.total(
-            float(summed), float(stop.asked()), pending, problems
-        )
-        self.stopping = asked_to_stop > 0
-        self.saver.settle(int(pending_sum), int(problem_sum))
-        loss = total_loss / self.layout.model / max(targets, 1.0)
+        loss = self._agree(float(summed)) / max(targets, 1.0)
         if not math.isfinite(loss):
             self.saver.wait()
             raise RunError(self._no_number(step, loss))
-        seconds = time.perf_counter() - began
         norm = self.engine.get_global_grad_norm()
         return {
             "loss": loss,
-            "perplexity": math.exp(min(loss, LARGEST_LOSS)),
+            "perplexity": perplexity(loss),
             "learning_rate": rate,
             "gradient_norm": float(norm) if norm is not None else math.nan,
             "tokens": float((step + 1) * self.config.tokens_per_step),
-            "tokens_per_second": self.config.tokens_per_step / seconds,
-            "step_seconds": seconds,
             "data_wait_seconds": waited,
             "failed_saves": float(self.saver.failed),
+            **self.gauges.read(time.perf_counter() - began),
         }
 
-    def _evaluate(self) -> dict[str, float]:
-        import torch
+    def _agree(self, summed: float) -> float:
+        """The one reduction of a step: the summed loss of all samples, whether to stop, how the saves come along."""
+        if self.process.rank == 0 and self.gauges.over_budget(self.saver.slowest):
+            self.stop.ask("budget")
+        pending, problems = self.saver.flags()
+        total, asked, pending_sum, problem_sum = self.process.total(summed, float(self.stop.asked()), pending, problems)
+        self.stopping = asked > 0
+        self.saver.settle(int(pending_sum), int(problem_sum))
+        return total / self.layout.model
 
+    def _evaluate(self) -> dict[str, float]:
         assert self.validation is not None
-        batches = self.config.eval_batches
-        if self.validation.num_steps is not None:
-            batches = min(batches, self.validation.num_steps)
-        summed = torch.zeros((), dtype=torch.float64, device=self.process.device)
-        targets = 0.0
-        self.engine.eval()
-        try:
-            with torch.no_grad():
-                for part in read_ahead(self.validation, self.layout, self.process.rank, 0, batches):
-                    summed += summed_loss(self.engine, part, self.process.device).double()
-                    targets += float(part.tokens[:, 1:].size if part.loss_mask is None else part.loss_mask.sum())
-        finally:
-            self.engine.train()
-        loss_sum, target_sum = self.process.total(float(summed), targets)
-        loss = loss_sum / max(target_sum, 1.0)
-        return {"validation_loss": loss, "validation_perplexity": math.exp(min(loss, LARGEST_LOSS))}
+        loss = mean_loss(self.engine, self.validation, self.config.eval_batches, self.layout, self.process)
+        return {"validation_loss": loss, "validation_perplexity": perplexity(loss)}
 
     def _make_engine(self, universal: bool) -> Any:
         config = self.config
@@ -315,28 +258,20 @@ class _Run:
         self.report(f"{num_parameters(model):,} parameters; {self.layout.row()}")
         return make_engine(model, parameter_groups(model, config.optimizer.weight_decay), values)
 
-    def _settle_run(self) -> None:
-        """The run belongs to what its first start was told. Raises FrozenPlanError with the difference."""
-        ours = {
-            "config": self.config.frozen_part(),
-            "model": {key: value for key, value in self.model_values.items() if key not in UNIMPORTANT},
-            "data": self.data.identity(),
-            "steps": self.total,
-        }
-        problem = None
+    def _settle(self, values: dict[str, Any]) -> None:
+        settle(self.folder, self.config, self.model_config, values, self.data.identity(), self.total)
+        self.stop.own()
+
+    def _alone(self, act: Callable[..., None], *arguments: Any) -> None:
+        """Rank 0 acts; what it raises of ours, all raise."""
+        problem: TaojinError | None = None
         if self.process.rank == 0:
-            if self.folder.exists("run.json"):
-                theirs = self.folder.read_json("run.json")
-                problem = "; ".join(differences(theirs, ours)) or None
-            else:
-                keep_model(self.folder, self.config, self.model_config)
-                self.folder.write_json("run.json", ours)
-        problem = self.process.gather(problem)[0]
-        if problem:
-            raise FrozenPlanError(
-                f"{self.folder.uri} holds a run of another configuration: {problem}; use another output, or the same "
-                "configuration"
-            )
+            try:
+                act(*arguments)
+            except TaojinError as error:
+                problem = error
+        if problem := self.process.gather(problem)[0]:
+            raise problem
 
     def _no_number(self, step: int, loss: float) -> str:
         layout = self.layout
@@ -361,87 +296,3 @@ class _Run:
             self.tracker.flush()
         except OSError as error:
             self.report(f"numbers were not written: {first_line(error)}")
-
-
-def open_data(config: TrainConfig, vocab_size: int) -> tuple[TokenData, TokenData | None]:
-    """What to learn and what to validate on. Raises ConfigError, InputError."""
-    pairs, validation = config.pairs()
-    share = config.validation_share
-    shared: dict[str, Any] = {
-        "sequence_length": config.sequence_length,
-        "global_batch": config.global_batch,
-        "seed": config.seed,
-        "separate_documents": config.separate_documents,
-        "loss_mask": config.loss_mask,
-        "vocab_size": vocab_size,
-    }
-    data = TokenData(pairs, epochs=config.epochs, part=(0.0, 1.0 - share), **shared)
-    if not config.eval_every:
-        return data, None
-    if share:
-        return data, TokenData(pairs, part=(1.0 - share, 1.0), **shared)
-    return data, TokenData(validation, **shared)
-
-
-def read_ahead(data: TokenData, layout: Layout, rank: int, first: int, last: int) -> Generator[Batch, None, None]:
-    """The micro-batches of a rank in steps first … last - 1, in order, read by a thread meanwhile."""
-
-    def numbers() -> Iterator[tuple[int, int]]:
-        for step in range(first, last):
-            for micro in range(layout.accumulation):
-                yield step, micro
-
-    def read(step: int, micro: int) -> Batch:
-        return data.batch(step, layout.data_rank(rank), layout.data, micro, layout.accumulation)
-
-    with ThreadPoolExecutor(1, "read-ahead") as pool:
-        waiting: list[Future[Batch]] = []
-        for step, micro in numbers():
-            waiting.append(pool.submit(read, step, micro))
-            if len(waiting) > AHEAD:
-                yield waiting.pop(0).result()
-        for future in waiting:
-            yield future.result()
-
-
-def summed_loss(model: Any, batch: Batch, device: str) -> Any:
-    """Σ -log p of the targets of a micro-batch, fp32, with its graph. model: from tokens to logits."""
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    tokens = torch.from_numpy(batch.tokens).to(device, non_blocking=True)
-    positions = None if batch.positions is None else torch.from_numpy(batch.positions).to(device, non_blocking=True)
-    # Positions that begin anew are what transformers takes for a border that attention does not cross.
-    logits = model(input_ids=tokens[:, :-1], position_ids=positions, use_cache=False).logits
-    losses = cross_entropy(
-        logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="sum" if batch.loss_mask is None else "none"
-    )
-    if batch.loss_mask is None:
-        return losses
-    return (losses * torch.from_numpy(batch.loss_mask).to(device).flatten()).sum()
-
-
-def keep_model(folder: Folder, config: TrainConfig, model_config: Any) -> None:
-    """The model's config, and the tokenizer's files where there are any, at RUN/model."""
-    model = folder.child("model")
-    with model.create("config.json") as sink:
-        sink.write(model_config.to_json_string().encode())
-    source = Path(config.tokenizer or config.model)
-    files = [source] if source.is_file() and config.tokenizer else []
-    if source.is_dir():
-        names = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
-                 "generation_config.json", "chat_template.jinja", "vocab.json", "merges.txt")  # fmt: skip
-        files = [source / name for name in names if (source / name).is_file()]
-    for path in files:
-        with model.create(path.name) as sink:
-            sink.write(path.read_bytes())
-
-
-def differences(theirs: Any, ours: Any, where: str = "") -> list[str]:
-    """`key: X then, Y now` for every leaf of two JSON-like values that differs."""
-    if isinstance(theirs, dict) and isinstance(ours, dict):
-        found = []
-        for key in sorted({*theirs, *ours}):
-            found += differences(theirs.get(key), ours.get(key), f"{where}.{key}" if where else key)
-        return found
-    return [] if theirs == ours else [f"{where}: {theirs!r} then, {ours!r} now"]

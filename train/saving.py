@@ -13,6 +13,7 @@ import contextlib
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,11 @@ def snapshot(value: Any) -> Any:
 
 
 class Saver:
-    """Saves of one rank. `folder`: RUN/checkpoints. `gather`: one value of each rank → all of them, in rank order."""
+    """Saves of one rank.
+
+    folder: RUN/checkpoints. gather: one value of each rank → all of them, in rank order. before_commit: rank 0 calls it
+    when all files stand; what it raises ends the run before they count.
+    """
 
     def __init__(
         self,
@@ -58,6 +63,7 @@ class Saver:
         asynchronous: bool,
         gather: Gather,
         report: Callable[[str], None],
+        before_commit: Callable[[], None] = lambda: None,
     ) -> None:
         self.folder = folder
         self.rank = rank
@@ -68,8 +74,14 @@ class Saver:
         self.asynchronous = asynchronous
         self.gather = gather
         self.report = report
+        self.before_commit = before_commit
         self.saved = 0
         self.failed = 0
+        self.slowest = 0.0
+        """Seconds from the start of a save to its end, the longest so far."""
+        self.blocked = 0.0
+        """Seconds for which the last save kept the training waiting."""
+        self._began = 0.0
         self._step: int | None = None
         self._states: list[tuple[str, Any]] = []
         self._entries: list[FileEntry] = []
@@ -82,6 +94,7 @@ class Saver:
 
     def start(self, engine: Any, step: int) -> None:
         """Begin a save; all ranks must call it. One that is still on its way is waited for first."""
+        self._began = time.monotonic()
         self.wait()
         self._step, self._entries, self._problem = step, [], None
         # DeepSpeed also copies scripts, and NVMe swap files, by itself: a folder of our own shows what came.
@@ -91,6 +104,7 @@ class Saver:
         self._thread.start()
         if not self.asynchronous:
             self.wait()
+        self.blocked = time.monotonic() - self._began
 
     def flags(self) -> tuple[int, int]:
         """(1 while files are being written, 1 if that failed): what `settle` wants the sums of."""
@@ -105,6 +119,7 @@ class Saver:
         gathered: list[tuple[list[FileEntry], str | None]] = self.gather((self._entries, self._problem))
         found = [problem for _, problem in gathered if problem]
         assert bool(found) == bool(problems)
+        self.slowest = max(self.slowest, time.monotonic() - self._began)
         if self.rank == 0 and not found:
             files = sorted((entry for entries, _ in gathered for entry in entries), key=lambda entry: entry.name)
             found = self._commit(step, files)
@@ -152,6 +167,7 @@ class Saver:
 
     def _commit(self, step: int, files: Sequence[FileEntry]) -> list[str]:
         checkpoint = Checkpoint(step=step, devices=self.devices, tensor=self.tensor, files=tuple(files))
+        self.before_commit()
         try:
             with_retries(lambda: commit(self.folder, checkpoint))
             with_retries(lambda: prune(self.folder, self.keep_last, self.keep_every))

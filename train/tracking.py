@@ -80,6 +80,17 @@ class Tracker:
             self._wandb.finish()
 
 
+def last_numbers(folder: Folder) -> dict[str, float]:
+    """Of what only grows (money, device-hours), the highest that any start of the run has told; {} before the first."""
+    highest: dict[str, float] = {}
+    for name in folder.names(METRICS):
+        # The last line of a killed run may be torn.
+        whole = [line for line in folder.read_bytes(f"{METRICS}/{name}").splitlines()[-2:] if line.endswith(b"}")]
+        for key, value in (json.loads(whole[-1]) if whole else {}).items():
+            highest[key] = max(value, highest.get(key, value))
+    return highest
+
+
 def read_metrics(folder: Folder) -> dict[int, dict[str, float]]:
     """Step → its numbers, of all starts of a run."""
     found: dict[int, dict[str, float]] = {}
