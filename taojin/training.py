@@ -4,14 +4,17 @@ The command's own flags are few; what a run is stands in the YAML (`taojin.train
 until a run begins.
 """
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import model_validator
 from tyro.conf import arg
 
 from taojin.core.config import Config
-from taojin.core.errors import InputError
+from taojin.core.errors import ConfigError, InputError
 from taojin.report import print_json
+
+if TYPE_CHECKING:
+    from taojin.train.config import TrainConfig
 
 ENDPOINT = "HEAD:29500"
 
@@ -21,6 +24,8 @@ class TrainCommand(Config):
 
     config: str | None = None
     """the run, as a YAML file"""
+    resume: str | None = None
+    """go on with the run in this folder, by the config that it keeps"""
     set: tuple[str, ...] = ()
     """settings over it, such as parallel.tensor=2 tokens=20B"""
     plan: bool = False
@@ -37,13 +42,19 @@ class TrainCommand(Config):
     """with --export: the folder to write; else in place of the YAML's output"""
     endpoint: str = ENDPOINT
     """with engine megatron: host:port where the nodes meet"""
+    megatron: str | None = None
+    """with engine megatron: a checkout of Megatron-LM, at the same path on every node; starts it on the Ray cluster"""
     as_json: Annotated[bool, arg(name="json")] = False
     """one JSON object on stdout instead of text"""
 
     @model_validator(mode="after")
     def _check(self) -> "TrainCommand":
-        if (self.config is None) == (self.export is None):
-            raise ValueError("either --config train.yaml or --export RUN is needed")
+        given = [name for name in ("config", "resume", "export") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(f"--{name}" for name in given) or "none"
+            raise ValueError(f"expected one of --config train.yaml, --resume RUN, --export RUN, found {found}")
+        if self.resume is not None and self.output is not None:
+            raise ValueError("--output has no meaning with --resume, which goes on where the run lies")
         if self.export is not None and self.output is None:
             raise ValueError("--export needs --output, the folder to write")
         return self
@@ -60,25 +71,39 @@ def run_train(command: TrainCommand) -> int:
     """Run what was asked for and print it; returns 0. Raises TaojinError subclasses."""
     if command.export is not None:
         return _export(command)
-    from taojin.train.config import load_config
-
-    assert command.config is not None
-    config = load_config(command.config, command.settings)
+    config = _config(command)
+    if command.megatron is not None and config.engine != "megatron":
+        raise ConfigError("--megatron: needs --engine megatron")
     if command.plan:
         return _plan(config, as_json=command.as_json)
     if config.engine == "megatron":
         return _megatron(config, command)
     from taojin.train.launch import launch
 
-    outcome = launch(config, _tell)
-    if command.as_json:
+    _show(launch(config, _tell), config.output, as_json=command.as_json)
+    if not command.as_json:
+        print(f"next    taojin train --export {config.output} --output MODEL")
+    return 0
+
+
+def _show(outcome: dict[str, Any], output: str, *, as_json: bool) -> None:
+    if as_json:
         print_json(outcome)
-        return 0
+        return
     loss = "" if outcome["loss"] is None else f", loss {outcome['loss']:.4f}"
     print(f"{outcome['steps']:,} of {outcome['total_steps']:,} steps{loss}: {outcome['reason']}")
-    print(f"output  {config.output}")
-    print(f"next    taojin train --export {config.output} --output MODEL")
-    return 0
+    print(f"output  {output}")
+
+
+def _config(command: TrainCommand) -> "TrainConfig":
+    if command.resume is not None:
+        from taojin.train.run_folder import kept_config
+
+        return kept_config(command.resume, command.settings)
+    from taojin.train.config import load_config
+
+    assert command.config is not None
+    return load_config(command.config, command.settings)
 
 
 def _tell(line: str) -> None:
@@ -100,6 +125,11 @@ def _plan(config: Any, *, as_json: bool) -> int:
 
 
 def _megatron(config: Any, command: TrainCommand) -> int:
+    if command.megatron is not None:
+        from taojin.train.megatron_workers import run_megatron
+
+        _show(run_megatron(config, command.megatron, _tell), config.output, as_json=command.as_json)
+        return 0
     from taojin.train.megatron_command import megatron_launch
     from taojin.train.shape import read_values
 

@@ -355,7 +355,11 @@ class TrainConfig(Config):
 
 def load_config(path: str, settings: Sequence[str] = ()) -> TrainConfig:
     """The config of a YAML file, with settings such as parallel.tensor=2 over it. Raises ConfigError."""
-    values = _named(load_yaml(path))
+    return with_settings(_named(load_yaml(path)), settings)
+
+
+def with_settings(values: dict[str, Any], settings: Sequence[str]) -> TrainConfig:
+    """The config of these values, with settings over them, which are changed in place. Raises ConfigError."""
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key:

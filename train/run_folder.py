@@ -8,12 +8,13 @@ RUN/checkpoints/…     see `checkpoint`             RUN/metrics/…, tensorboar
 RUN/starts/…          see `launch`                 RUN/stop, RUN/owner           see `stop`
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from taojin.core.errors import FrozenPlanError, InputError
 from taojin.core.storage import Folder
-from taojin.train.config import TrainConfig
+from taojin.train.config import TrainConfig, with_settings
 
 RUN_JSON = "run.json"
 CONFIG_JSON = "config.json"
@@ -59,8 +60,8 @@ def settle(
     folder.write_json(CONFIG_JSON, config.model_dump(mode="json", exclude_unset=True))
 
 
-def kept_config(run: str, settings: dict[str, Any]) -> TrainConfig:
-    """The config of the newest start of a run, with `settings` over it. Raises InputError where there is no run."""
+def kept_config(run: str, settings: Sequence[str]) -> TrainConfig:
+    """The config of the newest start of a run, with settings over it. Raises InputError where there is no run."""
     folder = Folder(run)
     try:
         values = folder.read_json(CONFIG_JSON)
@@ -68,7 +69,7 @@ def kept_config(run: str, settings: dict[str, Any]) -> TrainConfig:
         raise InputError(
             f"--resume {run}: expected a folder that holds the {CONFIG_JSON} of a run, found none; start it by --config"
         ) from None
-    return TrainConfig(**{**values, "output": run, **settings})
+    return with_settings({**values, "output": run}, settings)
 
 
 def keep_model(folder: Folder, config: TrainConfig, model_config: Any) -> None:
