@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taojin.core.errors import ConfigError
-from taojin.train.config import TrainConfig, amount, load_config, read_blend
+from taojin.train.config import TrainConfig, load_config, read_blend
+from taojin.train.sections import amount
 
 BASE: dict[str, Any] = {"model": "m.json", "data": "/data/zh", "output": "/runs/a", "steps": 100}
 

@@ -26,6 +26,7 @@ from taojin.train.loop import Outcome, train
 from taojin.train.losses import summed_loss
 from taojin.train.model import transformers_config
 from taojin.train.tracking import read_metrics
+from tests.test_train_choices import made_rows, save_tokenizer, write_csv
 from tests.train_runs import TINY_LLAMA, countable_pair, run_values
 
 for needed in ("torch", "deepspeed", "transformers"):
@@ -210,6 +211,25 @@ def test_validation_shows_and_changes_nothing(process: Process, folder: Path, re
     assert [step for step in numbers if "validation_loss" in numbers[step]] == [6, 12]
     assert numbers[12]["validation_loss"] == pytest.approx(numbers[12]["loss"], abs=0.3)
     assert numbers[12]["validation_loss"] < numbers[6]["validation_loss"]
+
+
+def test_multiple_choice_is_answered_at_validations_and_changes_nothing(
+    process: Process, folder: Path, reference: Done
+) -> None:
+    rows = made_rows(12)
+    (folder / "questions").mkdir()
+    write_csv(folder / "questions/law_val.csv", rows)
+    (folder / "words").mkdir()
+    choices = {"files": [str(folder / "questions")]}
+    done = run(
+        process,
+        run_values(folder, "asked", eval_every=6, choices=choices, tokenizer=str(save_tokenizer(folder / "words"))),
+    )
+    assert done.losses == reference.losses
+    numbers = read_metrics(Folder(str(done.output)))
+    assert [step for step in numbers if "choice_accuracy" in numbers[step]] == [6, 12]
+    assert 0 <= numbers[12]["choice_accuracy"] <= 1
+    assert "validation_loss" not in numbers[12]
 
 
 def test_what_is_exported_has_the_loss_that_the_next_step_had(folder: Path, reference: Done) -> None:

@@ -11,174 +11,39 @@ them; a blend file alone is read here.
 """
 
 import json
-import re
 from collections.abc import Sequence
-from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from taojin.core.config import Config, load_yaml
 from taojin.core.errors import ConfigError
+from taojin.train.sections import (
+    Amount,
+    MultipleChoice,
+    Optimizer,
+    Parallel,
+    Schedule,
+    Source,
+    Tracking,
+    Zero,
+    as_sources,
+)
 
 # Rises when the same config begins to mean other numbers; a run of another format does not resume.
 TRAIN_FORMAT = 1
-_AMOUNT = re.compile(r"([0-9][0-9_]{0,30}(?:\.[0-9]{1,15})?(?:e\+?[0-9]{1,2})?) ?([KMBT万亿]?)", re.IGNORECASE)
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12, "万": 10**4, "亿": 10**8}
 # What may differ between the parts of one run: where and how it runs, not what it computes.
 # fmt: off
 _RUN_FIELDS = {
-    "output", "address", "workers", "devices_per_node", "device", "device_name", "micro_batch", "zero", "parallel",
-    "activation_checkpointing", "attention", "save_every", "keep_last", "keep_every", "asynchronous_save",
-    "eval_every", "eval_batches", "log_every", "tracking", "price_per_device_hour", "currency", "budget", "quiet",
-    "engine", "deepspeed", "tokenizer", "validation", "model", "data", "blend",
+    "output", "address", "workers", "min_workers", "start_timeout", "devices_per_node", "device", "device_name",
+    "micro_batch", "zero", "parallel", "activation_checkpointing", "attention", "save_every", "keep_last",
+    "keep_every", "asynchronous_save", "eval_every", "eval_batches", "choices", "log_every", "tracking",
+    "price_per_device_hour", "currency", "budget", "quiet", "engine", "deepspeed", "tokenizer", "validation", "model",
+    "data", "blend",
 }
 # fmt: on
-
-
-def amount(value: Any) -> Any:
-    """20B, 1.5T, 1e10, 200亿 → that many, exactly; everything else is left to pydantic. Raises ValueError."""
-    if not isinstance(value, str):
-        return value
-    matched = _AMOUNT.fullmatch(value.strip())
-    if not matched:
-        raise ValueError(f"expected a number such as 20000000000, 20B or 1.5T, found {value!r}")
-    number = Decimal(matched[1].replace("_", "")) * _UNITS[matched[2].upper()]
-    if number != int(number):
-        raise ValueError(f"expected a whole number, found {value!r}")
-    return int(number)
-
-
-def _as_sources(value: Any) -> Any:
-    if isinstance(value, str | dict):
-        value = [value]
-    if not isinstance(value, list | tuple):
-        return value
-    return [{"prefix": entry} if isinstance(entry, str) else entry for entry in value]
-
-
-def _span(value: Any) -> Any:
-    """An integer is steps; anything else must be a share below 1, so that 1 and 1.0 cannot be confused."""
-    if isinstance(value, float) and not 0 <= value < 1:
-        raise ValueError(f"expected steps (an integer) or a share of the run from 0 to below 1, found {value!r}")
-    return value
-
-
-Amount = Annotated[int, BeforeValidator(amount), Field(ge=1, lt=2**63)]
-Span = Annotated[int | float, BeforeValidator(_span), Field(ge=0)]
-
-
-class Section(BaseModel):
-    """A part of the config under one key. No Config: pydantic would call its __init__ and lose the key's name."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class Source(Section):
-    """A pair to learn from."""
-
-    prefix: Annotated[str, Field(min_length=1)]
-    """its path without .bin"""
-    weight: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
-    """its share of the sequences, relative to the others (default: by its tokens); for every pair or for none"""
-
-
-class Optimizer(Section):
-    """AdamW; the defaults are those of Llama 2 (Touvron et al. 2023, §2.2), epsilon PyTorch's."""
-
-    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3e-4
-    """the highest, which the schedule scales"""
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """decay of the mean of the gradients"""
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    """decay of the mean of their squares"""
-    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-8
-    """added to the root of the latter"""
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
-    """decoupled from the gradient"""
-
-
-class Schedule(Section):
-    """How the learning rate moves; formulas in `schedule`."""
-
-    kind: Literal["cosine", "wsd", "constant"] = "cosine"
-    """cosine to the end; warm-up, stable, decay; or constant after the warm-up"""
-    warmup: Span = 0.01
-    """linear from zero: steps (an integer) or a share of the run"""
-    decay: Span = 0.1
-    """with wsd: the last steps, or share of the run, in which the rate falls"""
-    decay_shape: Literal["linear", "cosine", "sqrt"] = "sqrt"
-    """with wsd: the form of the fall; sqrt is 1 - sqrt(t) (Hägele et al. 2024, the best of those they tried)"""
-    minimum: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """where the rate ends, as a share of the highest"""
-
-
-class Zero(Section):
-    """What DeepSpeed divides between the data-parallel ranks, and where it puts it."""
-
-    stage: Annotated[int, Field(ge=0, le=3)] = 3
-    """0 nothing, 1 optimizer states, 2 and gradients, 3 and parameters"""
-    offload_optimizer: Literal["none", "cpu", "nvme"] = "none"
-    """where the optimizer states live between steps"""
-    offload_parameters: Literal["none", "cpu", "nvme"] = "none"
-    """where the parameters live; needs stage 3"""
-    nvme_path: str = ""
-    """a folder on a local NVMe disk, on every node"""
-    overlap: bool = True
-    """communicate while computing"""
-    partition_within: Annotated[int, Field(ge=1)] = 1
-    """keep a second copy of the parameters divided over this many ranks (those of a node), so that the backward pass
-    gathers within it (hpZ of ZeRO++); needs stage 3"""
-    quantize_weights: bool = False
-    """gather parameters in int8 (qwZ of ZeRO++); needs stage 3"""
-    quantize_gradients: bool = False
-    """reduce gradients in int4 (qgZ of ZeRO++); needs stage 3"""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.stage < 3:
-            for name, default in (
-                ("offload_parameters", "none"),
-                ("partition_within", 1),
-                ("quantize_weights", False),
-                ("quantize_gradients", False),
-            ):
-                if getattr(self, name) != default:
-                    raise ValueError(f"{name} needs stage 3, which divides the parameters; found stage {self.stage}")
-        if self.stage == 0 and self.offload_optimizer != "none":
-            raise ValueError("offload_optimizer needs stage 1, 2 or 3; found stage 0")
-        nvme = "nvme" in (self.offload_optimizer, self.offload_parameters)
-        if nvme and self.stage < 3:
-            raise ValueError(f"offload to nvme needs stage 3; found stage {self.stage}")
-        if nvme != bool(self.nvme_path):
-            raise ValueError("offload to nvme and nvme_path go together: set both or neither")
-        return self
-
-
-class Parallel(Section):
-    """How many devices share one copy of the model, or one sequence; all others are data parallel."""
-
-    tensor: Annotated[int, Field(ge=1)] = 1
-    """divide every matrix over this many devices of a node"""
-    sequence: Annotated[int, Field(ge=1)] = 1
-    """divide every sequence: Ulysses with DeepSpeed, context parallel with Megatron-LM"""
-    pipeline: Annotated[int, Field(ge=1)] = 1
-    """divide the layers; only with engine megatron"""
-
-
-class Tracking(Section):
-    """Where the numbers of a run are written."""
-
-    tensorboard: bool = True
-    """write event files beside the checkpoints"""
-    wandb: Literal["off", "offline", "online"] = "off"
-    """also for Weights & Biases; offline files are uploaded later by `wandb sync`"""
-    project: str = "taojin"
-    """of Weights & Biases"""
-    name: str = ""
-    """of the run (default: the last part of output)"""
 
 
 class TrainConfig(Config):
@@ -191,9 +56,9 @@ class TrainConfig(Config):
     attention: Literal["sdpa", "flash_attention_2", "eager"] = "sdpa"
     """the implementation of attention"""
 
-    data: Annotated[tuple[Source, ...], BeforeValidator(_as_sources)] = ()
+    data: Annotated[tuple[Source, ...], BeforeValidator(as_sources)] = ()
     """prefixes of pairs, or {prefix, weight}"""
-    validation: Annotated[tuple[Source, ...], BeforeValidator(_as_sources)] = ()
+    validation: Annotated[tuple[Source, ...], BeforeValidator(as_sources)] = ()
     """pairs for the validation loss"""
     blend: str | None = None
     """PREFIX.blend.json in place of data and validation"""
@@ -251,6 +116,8 @@ class TrainConfig(Config):
     """steps between validations; 0: none"""
     eval_batches: Annotated[int, Field(ge=1)] = 20
     """global batches of a validation"""
+    choices: MultipleChoice = MultipleChoice()
+    """multiple choice, at validations"""
     log_every: Annotated[int, Field(ge=1)] = 1
     """steps between rows of numbers"""
     tracking: Tracking = Tracking()
@@ -260,6 +127,10 @@ class TrainConfig(Config):
     """DeepSpeed here, or the launch command of Megatron-LM"""
     workers: Annotated[int, Field(ge=1)] = 1
     """devices (with device cpu: processes)"""
+    min_workers: Annotated[int | None, Field(ge=1)] = None
+    """go on with as few where there are no more, and with more when they come (default: always all)"""
+    start_timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 600.0
+    """seconds to wait for a cluster to have that many free"""
     devices_per_node: Annotated[int, Field(ge=1)] = 8
     """devices of a node"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -308,8 +179,15 @@ class TrainConfig(Config):
                 f"tokens: {self.tokens:,} are less than one step of {self.global_batch:,} sequences × "
                 f"{self.sequence_length:,} tokens; lower global_batch or raise tokens"
             )
-        if self.eval_every and self.blend is None and not (self.validation or self.validation_share):
-            raise ValueError("eval_every needs validation pairs, a validation_share, or a blend with a valid split")
+        validates = self.blend is not None or self.validation or self.validation_share or self.choices.files
+        if self.eval_every and not validates:
+            raise ValueError(
+                "eval_every needs validation pairs, a validation_share, a blend with a valid split, or choices"
+            )
+        if self.choices.files and not self.eval_every:
+            raise ValueError("choices needs eval_every, the steps between validations")
+        if self.min_workers is not None and self.min_workers > self.workers:
+            raise ValueError(f"min_workers: {self.min_workers} are more than the {self.workers} workers")
         if self.budget is not None and not self.price_per_device_hour:
             raise ValueError("budget needs price_per_device_hour")
         return self

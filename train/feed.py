@@ -29,7 +29,7 @@ def open_data(config: TrainConfig, vocab_size: int) -> tuple[TokenData, TokenDat
         return data, None
     if share:
         return data, TokenData(pairs, part=(1.0 - share, 1.0), **shared)
-    return data, TokenData(validation, **shared)
+    return data, TokenData(validation, **shared) if validation else None
 
 
 def read_ahead(data: TokenData, layout: Layout, rank: int, first: int, last: int) -> Generator[Batch, None, None]:

@@ -27,7 +27,7 @@ from taojin.train.data import Batch
 from taojin.train.engine import Process, make_engine, set_learning_rate
 from taojin.train.feed import open_data, read_ahead
 from taojin.train.gauges import Gauges
-from taojin.train.losses import mean_loss, perplexity, summed_loss, targets_of
+from taojin.train.losses import perplexity, summed_loss, targets_of
 from taojin.train.model import (
     build_model,
     largest_parameter,
@@ -43,6 +43,7 @@ from taojin.train.saving import Saver
 from taojin.train.schedule import learning_rate, phases
 from taojin.train.stop import Stop
 from taojin.train.tracking import Tracker
+from taojin.train.validating import Validation
 from taojin.train.zero import deepspeed_config
 
 CHECKPOINTS = "checkpoints"
@@ -101,7 +102,11 @@ class _Run:
         if self.layout.tensor > 1:
             check_model(config, values)
         self.model_config = transformers_config(values, sequence_length=config.sequence_length)
-        self.data, self.validation = open_data(config, self.model_config.vocab_size)
+        vocab_size = self.model_config.vocab_size
+        self.data, kept_apart = open_data(config, vocab_size)
+        self.validation = Validation(
+            config, kept_apart, vocab_size=vocab_size, layout=self.layout, process=self.process, report=report
+        )
         self.total = config.steps or self.data.num_steps or config.total_steps()
         # Raises now what would stop the first step.
         phases(config.schedule, self.total)
@@ -147,9 +152,10 @@ class _Run:
             numbers = self._step(step, batches)
             done = step + 1
             loss = numbers["loss"]
-            if config.eval_every and (done % config.eval_every == 0 or done == self.total):
-                numbers |= self._evaluate()
-            if done % config.log_every == 0 or done == self.total or "validation_loss" in numbers:
+            validated = self.validation.due(done, self.total)
+            if validated:
+                numbers |= self.validation.numbers(self.engine)
+            if done % config.log_every == 0 or done == self.total or validated:
                 if self.tracker:
                     self.tracker.write(done, numbers)
                 on_step(done, self.total, numbers)
@@ -232,11 +238,6 @@ class _Run:
         self.stopping = asked > 0
         self.saver.settle(int(pending_sum), int(problem_sum))
         return total / self.layout.model
-
-    def _evaluate(self) -> dict[str, float]:
-        assert self.validation is not None
-        loss = mean_loss(self.engine, self.validation, self.config.eval_batches, self.layout, self.process)
-        return {"validation_loss": loss, "validation_perplexity": perplexity(loss)}
 
     def _make_engine(self, universal: bool) -> Any:
         config = self.config

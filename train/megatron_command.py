@@ -1,6 +1,7 @@
 """The launch of Megatron-LM's pretrain_gpt.py over our pairs: environment and arguments, from the same config.
 
-For teams that train with tensor × pipeline × data parallel. A pure function: nothing is started, no file is opened.
+For teams that train with tensor × pipeline × data parallel. A pure function: nothing is started, no file is opened;
+`megatron_workers` starts it.
 What Megatron-LM would find out after minutes on all nodes is checked here: heads, layers, hidden sizes, batch
 arithmetic, sequence length, and what its flags cannot say.
 
@@ -8,14 +9,16 @@ Flags as in Megatron-LM's megatron/training/arguments.py of core_v0.14 and later
 its own checkpoints under output; Hugging Face weights have to be converted with its own tools first.
 """
 
+import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from taojin.core.errors import ConfigError
-from taojin.train.config import Parallel, TrainConfig
+from taojin.train.config import TrainConfig
 from taojin.train.parallel import Layout, check_model, layout
 from taojin.train.schedule import phases
+from taojin.train.sections import Parallel, Source
 from taojin.train.shape import Shape, shape_of
 
 # What `engine: megatron` means where the config says nothing: 8 (a node) × 4 × 4.
@@ -75,6 +78,22 @@ def with_defaults(config: TrainConfig) -> TrainConfig:
         update["parallel"] = DEFAULT_PARALLEL
     if "workers" not in config.model_fields_set:
         update["workers"] = DEFAULT_WORKERS
+    return config.model_copy(update=update)
+
+
+def absolute(config: TrainConfig) -> TrainConfig:
+    """Every file that Megatron-LM is told of by its absolute path: its processes run in a folder of their own."""
+
+    def path(name: str) -> str:
+        return name if "://" in name else os.path.abspath(name)
+
+    def sources(given: Sequence[Source]) -> tuple[Source, ...]:
+        return tuple(source.model_copy(update={"prefix": path(source.prefix)}) for source in given)
+
+    update: dict[str, Any] = {"data": sources(config.data), "validation": sources(config.validation)}
+    for name in ("output", "blend", "tokenizer"):
+        if (value := getattr(config, name)) is not None:
+            update[name] = path(value)
     return config.model_copy(update=update)
 
 

@@ -15,7 +15,8 @@ import math
 from typing import NamedTuple
 
 from taojin.core.errors import ConfigError
-from taojin.train.config import Schedule, TrainConfig
+from taojin.train.config import TrainConfig
+from taojin.train.sections import Schedule
 
 
 class Phases(NamedTuple):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from taojin.core.storage import Folder
-from taojin.train.config import Tracking
+from taojin.train.sections import Tracking
 
 METRICS = "metrics"
 
