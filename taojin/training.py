@@ -4,7 +4,7 @@ The command's own flags are few; what a run is stands in the YAML (`taojin.train
 until a run begins.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import model_validator
 from tyro.conf import arg
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from taojin.train.config import TrainConfig
 
 ENDPOINT = "HEAD:29500"
+# What has a meaning with --evaluate alone.
+EVALUATION = ("data", "choices", "examples", "shots", "by", "sequence_length")
 
 
 class TrainCommand(Config):
@@ -40,6 +42,20 @@ class TrainCommand(Config):
     """write the newest checkpoint of this RUN, or RUN/checkpoints/step-…, as a Hugging Face folder"""
     output: str | None = None
     """with --export: the folder to write; else in place of the YAML's output"""
+    evaluate: str | None = None
+    """what this Hugging Face folder makes of the pairs in --data and the questions in --choices"""
+    data: tuple[str, ...] = ()
+    """with --evaluate: prefixes of pairs, for perplexity"""
+    choices: tuple[str, ...] = ()
+    """with --evaluate: files or folders of multiple-choice questions, in the shape of C-Eval's or CMMLU's"""
+    examples: tuple[str, ...] = ()
+    """with --choices: the same of examples to show before a question"""
+    shots: int | None = None
+    """with --examples: how many of its subject (default: 5)"""
+    by: Literal["letter", "content"] = "letter"
+    """with --choices: whether the model is asked for the letter of an option or for its text"""
+    sequence_length: int | None = None
+    """with --evaluate: tokens read at once (default: the model's context, at most 4,096)"""
     endpoint: str = ENDPOINT
     """with engine megatron: host:port where the nodes meet"""
     megatron: str | None = None
@@ -49,10 +65,16 @@ class TrainCommand(Config):
 
     @model_validator(mode="after")
     def _check(self) -> "TrainCommand":
-        given = [name for name in ("config", "resume", "export") if getattr(self, name) is not None]
+        given = [name for name in ("config", "resume", "export", "evaluate") if getattr(self, name) is not None]
         if len(given) != 1:
             found = " and ".join(f"--{name}" for name in given) or "none"
-            raise ValueError(f"expected one of --config train.yaml, --resume RUN, --export RUN, found {found}")
+            raise ValueError(
+                f"expected one of --config train.yaml, --resume RUN, --export RUN, --evaluate MODEL, found {found}"
+            )
+        fields = type(self).model_fields
+        stray = [name for name in EVALUATION if getattr(self, name) != fields[name].default]
+        if stray and self.evaluate is None:
+            raise ValueError(f"--{stray[0].replace('_', '-')} needs --evaluate MODEL")
         if self.resume is not None and self.output is not None:
             raise ValueError("--output has no meaning with --resume, which goes on where the run lies")
         if self.export is not None and self.output is None:
@@ -71,6 +93,8 @@ def run_train(command: TrainCommand) -> int:
     """Run what was asked for and print it; returns 0. Raises TaojinError subclasses."""
     if command.export is not None:
         return _export(command)
+    if command.evaluate is not None:
+        return _evaluate(command)
     config = _config(command)
     if command.megatron is not None and config.engine != "megatron":
         raise ConfigError("--megatron: needs --engine megatron")
@@ -153,6 +177,26 @@ def _export(command: TrainCommand) -> int:
         print_json({"step": done.step, "output": command.output})
         return 0
     print(f"step {done.step:,} of {run}, as a Hugging Face folder: {command.output}")
+    return 0
+
+
+def _evaluate(command: TrainCommand) -> int:
+    from taojin.train.evaluating import evaluate, evaluation_lines
+
+    assert command.evaluate is not None
+    found = evaluate(
+        command.evaluate,
+        data=command.data,
+        choices=command.choices,
+        examples=command.examples,
+        shots=command.shots,
+        by=command.by,
+        sequence_length=command.sequence_length,
+    )
+    if command.as_json:
+        print_json(found)
+        return 0
+    print(*evaluation_lines(found), sep="\n")
     return 0
 
 

@@ -6,8 +6,10 @@ import pyarrow.fs as pafs
 import pytest
 
 from tests.jobs import taojin, write_parquet
-from tests.test_s3 import keys, server, store, upload  # noqa: F401  fixtures
-from tests.test_s3 import pytestmark as pytestmark
+from tests.s3_server import keys_fixture as keys_fixture
+from tests.s3_server import pytestmark as pytestmark
+from tests.s3_server import server_fixture as server_fixture
+from tests.s3_server import store, upload
 from tests.token_runs import counts, outputs, records, small_tokenizer, tokenize
 
 FLAGS = ("--unit-mb", "0.01", "--shard-tokens", "6000", "--backend", "reference")
@@ -43,7 +45,7 @@ def remote_outputs(endpoint: str, folder: str) -> dict[str, bytes]:
 @pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("flags", [(), SPLIT], ids=["one", "two splits"])
 def test_pairs_on_a_store_have_the_bytes_of_local_ones(
-    server: str,  # noqa: F811
+    server: str,
     root: Path,
     tmp_path: Path,
     flags: tuple[str, ...],
@@ -72,7 +74,7 @@ def test_pairs_on_a_store_have_the_bytes_of_local_ones(
 
 @pytest.mark.usefixtures("keys")
 def test_what_was_lost_on_a_store_is_written_again(
-    server: str,  # noqa: F811
+    server: str,
     root: Path,
     tmp_path: Path,
 ) -> None:
@@ -92,7 +94,7 @@ def test_what_was_lost_on_a_store_is_written_again(
 
 @pytest.mark.usefixtures("keys")
 def test_one_work_folder_writes_two_outputs_on_a_store(
-    server: str,  # noqa: F811
+    server: str,
     root: Path,
     tmp_path: Path,
 ) -> None:
@@ -107,7 +109,7 @@ def test_one_work_folder_writes_two_outputs_on_a_store(
 
 
 @pytest.mark.usefixtures("keys")
-def test_pairs_on_a_store_are_merged(server: str, root: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_pairs_on_a_store_are_merged(server: str, root: Path, tmp_path: Path) -> None:
     counts(tokenize(tmp_path / "zh", root / "in", root / "gpt2.json", *FLAGS[:2]))
     query = f"?scheme=http&endpoint_override={server}"
     given = ["--output", f"s3://bucket/merged/zh{query}", "--input", root / "in", "--quiet", "--json", *FLAGS]
@@ -124,7 +126,7 @@ def test_pairs_on_a_store_are_merged(server: str, root: Path, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("keys")
-def test_an_output_that_exists_on_a_store_is_refused(server: str, root: Path) -> None:  # noqa: F811
+def test_an_output_that_exists_on_a_store_is_refused(server: str, root: Path) -> None:
     with store(server).open_output_stream("bucket/mine/zh.bin") as stream:
         stream.write(b"mine")
     query = f"?scheme=http&endpoint_override={server}"

@@ -27,13 +27,24 @@ from taojin.core.storage import Folder, first_line
 from taojin.core.tasks import LOOPBACK
 from taojin.train.checkpoint import newest
 from taojin.train.config import TrainConfig
+from taojin.train.elastic import asked_to_end, heeding_preemption, starts_again, wait_for_places, watching_for_more
 from taojin.train.model import read_model, weight_files
-from taojin.train.parallel import layout
-from taojin.train.stop import ask_to_stop, withdraw
+from taojin.train.parallel import fitting_workers, layout
+from taojin.train.stop import STOP, ask_to_stop, requested, withdraw
 
 RETRIES = 3
 # How often Ray asks its workers whether they live; its default, 2 s, is time that a lost worker costs everyone.
 HEALTH_SECONDS = "0.5"
+RAY_ENVIRONMENT = {
+    # A cluster's own choice is respected; an embedded one listens on loopback only.
+    "RAY_AUTH_MODE": "token",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": HEALTH_SECONDS,
+    # Places were free when the workers were started: those that do not come are on a node that is gone.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20",
+    # How often it looks for nodes that will be taken away; default 5 s, of 30 that some clouds give.
+    "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "2",
+}
+NO_PLACES = "the cluster did not give the workers a place"
 LOG_SECONDS = 10.0
 STATUS_SECONDS = 5.0
 
@@ -51,9 +62,9 @@ def launch(config: TrainConfig, report: Callable[[str], None] = print) -> dict[s
     weight_files(config.model)
     run = Folder(config.output)
     withdraw(run)
-    if config.workers == 1 and not (config.address or os.environ.get("RAY_ADDRESS")):
+    if config.workers == 1 and not _address(config):
         return run_here(config, report)
-    with _stopping(run):
+    with connected(config), stopping(run):
         return _on_ray(config, run, report)
 
 
@@ -93,38 +104,93 @@ def every(seconds: float, show: Callable[[dict[str, Any]], None]) -> Callable[[i
 
 
 def _on_ray(config: TrainConfig, run: Folder, report: Callable[[str], None]) -> dict[str, Any]:
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", HEALTH_SECONDS)
+    """Start after start, until the run has ended."""
+    resource = "GPU" if on_gpus(config) else "CPU"
+    fitting = fitting_workers(config)
+    timeout = config.start_timeout if _address(config) else 0.0
+    failures, last, since = 0, _step(run), time.monotonic()
+    while True:
+        workers = wait_for_places(run, fitting, resource, since=since, timeout=timeout, report=report)
+        if workers is None:
+            return _ended(run)
+        if workers < config.workers:
+            report(f"starting with {workers:,} of {config.workers:,} workers")
+        start = uuid.uuid4().hex[:8]
+        with _watching(run, start, report, config.quiet), watching_for_more(run, fitting, workers, resource):
+            problem = _fit(config, run, start, workers)
+        notes = run.child("starts").child(start)
+        asked = asked_to_end(run)
+        if notes.exists("outcome.json"):
+            outcome: dict[str, Any] = notes.read_json("outcome.json")
+            if not starts_again(outcome["reason"]):
+                return outcome
+            if asked:
+                return {**outcome, "reason": asked}
+            report(f"{outcome['reason']}: starting again from step {outcome['steps']:,}")
+            since = time.monotonic()
+            continue
+        if notes.exists("error.json"):
+            error = notes.read_json("error.json")
+            raise getattr(errors, error["kind"], RunError)(error["message"])
+        step = _step(run)
+        if asked:
+            report(f"workers lost ({problem}) before they could save: what came after step {step:,} is not kept")
+            return _ended(run)
+        if problem == NO_PLACES and time.monotonic() - since < timeout:
+            # The cluster did not know yet that a node is gone.
+            continue
+        since = time.monotonic()
+        failures, last = (failures + 1, last) if step == last else (1, step)
+        if failures >= RETRIES:
+            raise RunError(f"the workers failed {failures} times since step {step:,}; the last time: {problem}")
+        report(f"workers lost ({problem}); starting again from step {step:,}")
+
+
+def _ended(run: Folder) -> dict[str, Any]:
+    """The outcome of a run that was asked to end while it had no workers."""
+    from taojin.train.loop import Outcome
+
+    steps = _step(run)
+    total = run.read_json("run.json")["steps"] if run.exists("run.json") else 0
+    return asdict(
+        Outcome(
+            steps=steps,
+            total_steps=total,
+            first_step=steps,
+            loss=None,
+            saves=0,
+            failed_saves=0,
+            reason=requested(run) or STOP,
+        )
+    )
+
+
+@contextlib.contextmanager
+def connected(config: TrainConfig) -> Iterator[Any]:
+    """Ray, for as long as this lasts: the one that this process has already, or the config's cluster, or an embedded
+    one on this machine. Raises ConfigError where it does not start."""
+    for name, value in RAY_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     import ray
 
-    started = not ray.is_initialized()
-    if started:
-        _connect(ray, config)
+    if ray.is_initialized():
+        yield ray
+        return
+    _connect(ray, config)
     try:
-        failures, last = 0, _step(run)
-        while True:
-            start = uuid.uuid4().hex[:8]
-            with _watching(run, start, report, config.quiet):
-                problem = _fit(config, run, start)
-            if run.exists(f"starts/{start}/outcome.json"):
-                return dict(run.read_json(f"starts/{start}/outcome.json"))
-            if run.exists(f"starts/{start}/error.json"):
-                error = run.read_json(f"starts/{start}/error.json")
-                raise getattr(errors, error["kind"], RunError)(error["message"])
-            step = _step(run)
-            failures, last = (failures + 1, last) if step == last else (1, step)
-            if failures >= RETRIES:
-                raise RunError(f"the workers failed {failures} times since step {step:,}; the last time: {problem}")
-            report(f"workers lost ({problem}); starting again from step {step:,}")
+        yield ray
     finally:
-        if started:
-            ray.shutdown()
+        ray.shutdown()
+
+
+def _address(config: TrainConfig) -> str | None:
+    return config.address or os.environ.get("RAY_ADDRESS")
 
 
 def _connect(ray: Any, config: TrainConfig) -> None:
     import logging
 
-    address = config.address or os.environ.get("RAY_ADDRESS")
+    address = _address(config)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address:
@@ -137,29 +203,47 @@ def _connect(ray: Any, config: TrainConfig) -> None:
         raise ConfigError(f"address: {address or 'an embedded Ray'}: {first_line(error)}") from None
 
 
-def _fit(config: TrainConfig, run: Folder, start: str) -> str:
-    """Let Ray Train run the workers to their end; returns what went wrong, "" if nothing did."""
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
+def _fit(config: TrainConfig, run: Folder, start: str, workers: int) -> str:
+    """Let Ray Train run so many workers to their end, once; returns what went wrong, "" if nothing did."""
+    from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.v2.api.config import FailureConfig
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    cuda = config.device == "cuda" or (config.device == "auto" and _cluster_has_gpus())
+    cuda = on_gpus(config)
     trainer = TorchTrainer(
         worker,
         train_loop_config={"config": config.model_dump(mode="json", exclude_unset=True), "start": start},
-        scaling_config=ScalingConfig(num_workers=config.workers, use_gpu=cuda),
+        scaling_config=ScalingConfig(num_workers=workers, use_gpu=cuda),
         torch_config=TorchConfig(backend="nccl" if cuda else "gloo"),
         run_config=RunConfig(
             name=start,
             storage_path=run.child("starts").uri if not run.is_local else run.path("starts"),
-            failure_config=FailureConfig(max_failures=RETRIES),
+            # Ray would start the same number again, also where a node is gone: the number is ours to choose.
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0, max_preemption_failures=0),
         ),
     )
     try:
         trainer.fit()
     except TrainingFailedError as error:
-        return first_line(error)
+        return _what_failed(error)
     return ""
+
+
+def _what_failed(error: Any) -> str:
+    """Of the workers' errors that of one that died, where any did: the others only lost their neighbour."""
+    from ray.exceptions import RayActorError
+    from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
+
+    if isinstance(getattr(error, "controller_failure", None), WorkerGroupStartupTimeoutError):
+        return NO_PLACES
+    failures: dict[int, Any] = getattr(error, "worker_failures", {})
+    for rank, failure in failures.items():
+        if isinstance(getattr(failure, "failure", failure), RayActorError):
+            return f"worker {rank} died"
+    for rank, failure in failures.items():
+        return f"worker {rank}: {first_line(failure)}"
+    return first_line(error)
 
 
 def worker(values: dict[str, Any]) -> None:
@@ -168,17 +252,16 @@ def worker(values: dict[str, Any]) -> None:
     from taojin.train.loop import train
 
     config = TrainConfig(**values["config"])
-    notes = Folder(config.output).child("starts").child(values["start"])
-    if notes.exists("error.json"):
-        # The others were waiting for the one that failed, and Ray has started all again.
-        return
+    run = Folder(config.output)
+    notes = run.child("starts").child(values["start"])
     try:
         process = start_process(config.device)
         said: list[str] = []
         show = (
             every(STATUS_SECONDS, lambda status: _tell(notes, {**status, "said": said})) if process.rank == 0 else _hush
         )
-        outcome = train(config, process, report=said.append, on_step=show)
+        with heeding_preemption(run) if process.rank == 0 else contextlib.nullcontext():
+            outcome = train(config, process, report=said.append, on_step=show)
     except TaojinError as error:
         notes.write_json("error.json", {"kind": type(error).__name__, "message": str(error)})
         raise
@@ -231,16 +314,17 @@ def _step(run: Folder) -> int:
     return found.step if found else 0
 
 
-def _cluster_has_gpus() -> bool:
+def on_gpus(config: TrainConfig) -> bool:
+    """Whether each worker gets a GPU: where the config says so, or says nothing and the cluster has any."""
     import ray
 
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    return resources.get("GPU", 0) > 0
+    return config.device == "cuda" or (config.device == "auto" and resources.get("GPU", 0) > 0)
 
 
 @contextlib.contextmanager
-def _stopping(run: Folder) -> Iterator[None]:
-    """SIGTERM becomes the file at which the workers save and end."""
+def stopping(run: Folder) -> Iterator[None]:
+    """SIGTERM to this process becomes the file at which the workers save and end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

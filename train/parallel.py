@@ -94,6 +94,17 @@ def layout(config: TrainConfig, world: int | None = None) -> Layout:
     )
 
 
+def fitting_workers(config: TrainConfig) -> list[int]:
+    """The numbers of workers that fit, from config.min_workers to config.workers, rising; config.workers alone where
+    there is no min_workers. Raises ConfigError where config.workers does not fit."""
+    layout(config)
+    model = config.parallel.tensor * config.parallel.sequence * config.parallel.pipeline
+    within = config.zero.partition_within if config.engine == "deepspeed" else 1
+    worlds = [count * model for count in divisors(config.global_batch // config.micro_batch)]
+    smallest = config.min_workers or config.workers
+    return [world for world in worlds if smallest <= world <= config.workers and world % within == 0]
+
+
 def check_model(config: TrainConfig, model: Mapping[str, Any]) -> None:
     """Whether the model can be divided so. model: the values of a Hugging Face config.json. Raises ConfigError with
     what would fit, and InputError for a model of another family or without its numbers.

@@ -2,8 +2,9 @@
 
 DeepSpeed decides what a checkpoint holds; here its states are copied in memory and written by a thread, straight to
 the storage, hashed on the way. Training stands still for the copy alone: 12 bytes a parameter with Adam in fp32,
-divided by the ranks, which is also the memory it takes until the files are written. All ranks learn of the end by
-numbers that they exchange in every step anyway (`flags`, `settle`), so no thread ever takes part in communication.
+divided by the ranks. The memory of the copy is kept for the next save, as fresh memory takes several times as long as
+the copy: the first save shows it. All ranks learn of the end by numbers that they exchange in every step anyway
+(`flags`, `settle`), so no thread ever takes part in communication.
 
 A save that fails (disk full) is counted and given up by all ranks; the run goes on and the next save is the next try.
 Which checkpoints count is for `checkpoint`.
@@ -25,23 +26,57 @@ from taojin.train.checkpoint import Checkpoint, commit, name_of, prune, remove
 Gather = Callable[[Any], list[Any]]
 
 
-def snapshot(value: Any) -> Any:
-    """The same nest of dicts, lists and tuples with every tensor copied to memory of its own on the host."""
-    import torch
+class Snapshots:
+    """Copies of nests of tensors on the host.
 
-    if isinstance(value, torch.Tensor):
-        # What torch.save writes of a view is all that it is a view of, hence the copy even where it is not needed.
-        copied = torch.empty(value.shape, dtype=value.dtype, device="cpu")
-        copied.copy_(value.detach())
+    kept: every copy since `begin` takes the memory that the copy in its place took before, which must not be in use
+    any more. Tensors of a GPU are copied to pinned memory, which PyTorch rounds up to powers of two.
+    """
+
+    def __init__(self, *, kept: bool) -> None:
+        self._kept = kept
+        self._buffers: list[Any] = []
+        self._next = 0
+
+    def begin(self) -> None:
+        self._next = 0
+
+    def take(self, value: Any) -> Any:
+        """The same nest of dicts, lists and tuples with every tensor copied to memory of its own."""
+        import torch
+
+        copied = self._copy(value)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         return copied
-    if isinstance(value, dict):
-        copy = type(value)() if type(value) is not dict else {}
-        for key, inner in value.items():
-            copy[key] = snapshot(inner)
-        return copy
-    if type(value) in (list, tuple):
-        return type(value)(snapshot(inner) for inner in value)
-    return value
+
+    def _copy(self, value: Any) -> Any:
+        import torch
+
+        if isinstance(value, torch.Tensor):
+            # What torch.save writes of a view is all that it is a view of, hence the copy even where it is not needed.
+            return self._buffer(value).copy_(value.detach(), non_blocking=True)
+        if isinstance(value, dict):
+            copy = type(value)() if type(value) is not dict else {}
+            for key, inner in value.items():
+                copy[key] = self._copy(inner)
+            return copy
+        if type(value) in (list, tuple):
+            return type(value)(self._copy(inner) for inner in value)
+        return value
+
+    def _buffer(self, like: Any) -> Any:
+        import torch
+
+        if not self._kept:
+            return torch.empty(like.shape, dtype=like.dtype, device="cpu")
+        number, self._next = self._next, self._next + 1
+        known = self._buffers[number] if number < len(self._buffers) else None
+        if known is not None and (known.shape, known.dtype) == (like.shape, like.dtype):
+            return known
+        buffer = torch.empty(like.shape, dtype=like.dtype, device="cpu", pin_memory=like.is_cuda)
+        self._buffers[number : number + 1] = [buffer]
+        return buffer
 
 
 class Saver:
@@ -83,6 +118,7 @@ class Saver:
         """Seconds for which the last save kept the training waiting."""
         self._began = 0.0
         self._step: int | None = None
+        self._snapshots = Snapshots(kept=asynchronous)
         self._states: list[tuple[str, Any]] = []
         self._entries: list[FileEntry] = []
         self._problem: str | None = None
@@ -97,6 +133,7 @@ class Saver:
         self._began = time.monotonic()
         self.wait()
         self._step, self._entries, self._problem = step, [], None
+        self._snapshots.begin()
         # DeepSpeed also copies scripts, and NVMe swap files, by itself: a folder of our own shows what came.
         self._scratch = Path(tempfile.mkdtemp(prefix="taojin-save-"))
         engine.save_checkpoint(str(self._scratch), tag=name_of(step), save_latest=False)
@@ -141,7 +178,7 @@ class Saver:
         self.settle(0, sum(self.gather(self.flags()[1])))
 
     def _take(self, state_dict: Any, path: str) -> None:
-        self._states.append((Path(path).name, snapshot(state_dict)))
+        self._states.append((Path(path).name, self._snapshots.take(state_dict)))
 
     def _write(self) -> None:
         import torch
@@ -159,7 +196,7 @@ class Saver:
                     name = path.relative_to(written).as_posix()
                     self._entries.append(with_retries(lambda: _save(target, name, lambda sink: _copy(path, sink))))  # noqa: B023
         except (OSError, StorageError, RuntimeError) as error:
-            # torch reports what its output raised as a RuntimeError.
+            # A RuntimeError is torch's.
             self._problem = first_line(error)
         finally:
             self._states.clear()
@@ -177,8 +214,14 @@ class Saver:
 
 
 def _save(target: Folder, name: str, write: Callable[[Any], None]) -> FileEntry:
-    with target.create(name) as sink:
-        write(sink)
+    try:
+        with target.create(name) as sink:
+            write(sink)
+    except RuntimeError as error:
+        # What torch says of an output that raised is where in the file it was, and nothing to try again by.
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
     return Folder.entry(name, sink)
 
 

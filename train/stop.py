@@ -54,7 +54,8 @@ class Stop:
             self.require_ownership()
             # Storage that is away for a moment must not end a run that only wanted to look.
             with contextlib.suppress(OSError):
-                self.ask(self._folder.read_bytes(STOP).decode(errors="replace").strip() or "the file stop")
+                if reason := requested(self._folder):
+                    self.ask(reason)
         return self.reason is not None
 
     def own(self) -> None:
@@ -76,6 +77,14 @@ def ask_to_stop(folder: Folder, reason: str) -> None:
     """Whoever runs at `folder` saves and ends. Raises OSError."""
     with folder.create(STOP) as sink:
         sink.write(reason.encode())
+
+
+def requested(folder: Folder) -> str | None:
+    """Why whoever runs at `folder` is asked to stop; None where nobody asks. Raises OSError."""
+    try:
+        return folder.read_bytes(STOP).decode(errors="replace").strip() or f"the file {STOP}"
+    except FileNotFoundError:
+        return None
 
 
 def withdraw(folder: Folder) -> None:

@@ -42,8 +42,8 @@ class Validation:
             )
             if self._choices.cut or self._choices.shortened:
                 report(
-                    f"choices: of {len(self._choices.answers):,} prompts {self._choices.shortened:,} have fewer examples "
-                    f"and {self._choices.cut:,} lost their beginning, to fit into {config.sequence_length:,} tokens"
+                    f"choices: of {len(self._choices.answers):,} prompts {self._choices.shortened:,} lost examples "
+                    f"and {self._choices.cut:,} their beginning, to fit into {config.sequence_length:,} tokens"
                 )
 
     def due(self, done: int, total: int) -> bool:
