@@ -595,12 +595,20 @@ def test_an_id_outside_the_vocabulary_that_was_not_looked_at_is_refused_when_it_
 @pytest.mark.parametrize("documents", [[[[1, 2]], [[3, 4, 5]]], [[[5]], [], [[1, 2, 3], [4, 4]]]])
 def test_a_document_without_its_end_is_refused(tmp_path: Path, documents: Documents) -> None:
     write_pair(tmp_path / "pair", documents)
-    assert "expected every document to end with the end-of-document token 5" in refused(tmp_path / "pair", eod=5)
+    assert "expected every document to end with the end-of-document token 5" in refused(
+        tmp_path / "pair", ends={str(tmp_path / "pair"): [5]}
+    )
 
 
 def test_documents_with_their_end_are_accepted(tmp_path: Path) -> None:
     write_pair(tmp_path / "pair", [[], [[1, 2], [3, 5]], [], [[5]], [[4, 4, 5]], []])
-    TokenData([(str(tmp_path / "pair"), None)], sequence_length=4, global_batch=1, eod=5)
+    for ends in ([5], [9, 5]):
+        TokenData(
+            [(str(tmp_path / "pair"), None)],
+            sequence_length=4,
+            global_batch=1,
+            ends={str(tmp_path / "pair"): ends, "another": [7]},
+        )
 
 
 def test_a_sequence_longer_than_the_data_is_refused(tmp_path: Path) -> None:
@@ -747,7 +755,14 @@ def test_a_blend_has_megatrons_shares(core: SimpleNamespace, tmp_path: Path, mon
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.skipif(not ORACLE.with_suffix(".idx").exists(), reason=f"no pair of Megatron-LM's tool at {ORACLE}")
 def test_a_pair_of_megatrons_own_tool_is_read_whole() -> None:
-    data = TokenData([(str(ORACLE), None)], sequence_length=512, global_batch=8, epochs=1, vocab_size=129_283, eod=1)
+    data = TokenData(
+        [(str(ORACLE), None)],
+        sequence_length=512,
+        global_batch=8,
+        epochs=1,
+        vocab_size=129_283,
+        ends={str(ORACLE): [1]},
+    )
     counted = np.zeros(129_283, np.int64)
     assert data.num_steps is not None
     for step in range(data.num_steps):

@@ -62,7 +62,7 @@ def run_values(folder: Path, name: str, **values: Any) -> dict[str, Any]:
         "save_every": 4,
         "keep_last": 10,
         "device": "cpu",
-        "tracking": {"tensorboard": False},
+        "tracking": {"tensorboard": False, "wandb": "off"},
         **values,
     }
 

@@ -41,9 +41,15 @@ _RUN_FIELDS = {
     "micro_batch", "zero", "parallel", "activation_checkpointing", "attention", "save_every", "keep_last",
     "keep_every", "asynchronous_save", "eval_every", "eval_batches", "choices", "log_every", "tracking",
     "price_per_device_hour", "currency", "budget", "quiet", "engine", "deepspeed", "tokenizer", "validation", "model",
-    "data", "blend",
+    "data", "blend", "eod", "cache",
 }
 # fmt: on
+
+
+def _as_end(value: Any) -> Any:
+    if value in ("auto", "none") or (type(value) is int and value >= 0):
+        return value
+    raise ValueError(f"expected auto, none, or the id of a token, found {value!r}")
 
 
 class TrainConfig(Config):
@@ -70,6 +76,11 @@ class TrainConfig(Config):
     """no attention across the borders of packed documents"""
     loss_mask: bool = False
     """learn only what the pairs PREFIX_mask mark (fine-tuning)"""
+    eod: Annotated[Literal["auto", "none"] | int, BeforeValidator(_as_end)] = "auto"
+    """the id that every document must end with (auto: what taojin tokenize noted, else the model's eos_token_id; none:
+    do not look)"""
+    cache: str | None = None
+    """a folder on a local disk of every node for pairs on s3:// (default: in the system's temporary folder)"""
 
     tokens: Amount | None = None
     """the budget of tokens, such as 20B: the run has as many full steps as fit; or name steps or epochs"""

@@ -2,8 +2,8 @@
 
 In: pairs, local files, with weights. Out: batches as NumPy arrays, a pure function of (step, rank) through
 `taojin.train.order`: the global batch is fixed, so any number of ranks sees the same rows in the same order, and a run
-that resumes at step n asks for step n. Nothing is written; no file but the pairs is read, and PREFIX.parquet for
-`provenance`.
+that resumes at step n asks for step n. Nothing is written; no file but the pairs is read, and PREFIX.parquet, wherever
+it lies, for `provenance`.
 
 Tokens are gathered from mapped files: a row costs some 30 µs, and about 0.1 ms with 4,096 tokens of 14 documents, whose
 pages are looked up. Opening proves the index and makes the order of the first epoch (`order.mark_documents`); every
@@ -15,18 +15,18 @@ Every id is compared with the vocabulary when it is read; opening a pair looks a
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import xxhash
 from numpy.typing import NDArray
 
 from taojin.core.errors import ConfigError, InputError
 from taojin.core.megatron import IndexedPair
-from taojin.core.storage import Folder, resolve
+from taojin.core.storage import Folder
 from taojin.core.uris import with_suffix
 from taojin.train.order import (
     SPACING,
@@ -39,6 +39,7 @@ from taojin.train.order import (
     permuted,
     samples_through,
 )
+from taojin.train.recorded import origins_of
 
 ORDER_FORMAT = 1
 # What the keys of permutations are for.
@@ -47,8 +48,7 @@ _SPLIT, _DOCUMENTS, _SAMPLES = range(3)
 _PROBED_BLOCKS = 64
 _PROBED_TOKENS = 1 << 20
 _PROBED_DOCUMENTS = 10_000
-# Columns of PREFIX.parquet that say where a document is from.
-_ORIGIN = ("shard", "row", "id", "source")
+_FINGERPRINT_BYTES = 1 << 20
 
 
 class Batch(NamedTuple):
@@ -91,7 +91,8 @@ class TokenData:
     keep them together.
     separate_documents: positions begin anew at every document, and its first token is no target of the one before.
     loss_mask: learn what the pairs PREFIX_mask mark, which must be there.
-    vocab_size: ids must be below · eod: the token that every document must end with · None: not looked at.
+    vocab_size: ids must be below; None: not looked at · ends: of a prefix, the tokens of which every document must end
+    with one; others are not looked at · local: where the pair of a prefix lies, if not there.
 
     Raises ConfigError, and InputError for pairs that are missing, damaged, empty or shorter than a sequence, that are
     not on a local disk, whose ids or ends are not as told, or that hold less than a global batch.
@@ -109,7 +110,8 @@ class TokenData:
         separate_documents: bool = False,
         loss_mask: bool = False,
         vocab_size: int | None = None,
-        eod: int | None = None,
+        ends: Mapping[str, Collection[int]] = MappingProxyType({}),
+        local: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         _check(pairs, sequence_length, global_batch, epochs, part)
         self.sequence_length = sequence_length
@@ -117,9 +119,12 @@ class TokenData:
         self.seed = seed
         self.separate_documents = separate_documents
         self._vocab_size = vocab_size
-        self._pairs = [_Pair(prefix, number, seed, part, loss_mask) for number, (prefix, _) in enumerate(pairs)]
+        self._pairs = [
+            _Pair(prefix, local.get(prefix, prefix), number, seed, part, loss_mask)
+            for number, (prefix, _) in enumerate(pairs)
+        ]
         for pair in self._pairs:
-            pair.check(sequence_length, vocab_size, eod)
+            pair.check(sequence_length, vocab_size, ends.get(pair.name, ()))
         passes = None if epochs is None else Fraction(epochs)
         limits = [samples_through(passes or 1, pair.tokens, sequence_length) for pair in self._pairs]
         given = [weight for _, weight in pairs if weight is not None]
@@ -154,7 +159,12 @@ class TokenData:
             "seed": self.seed,
             "weights": self.weights,
             "pairs": [
-                {"tokens": pair.indexed.num_tokens, "documents": pair.indexed.num_documents, "part": list(pair.part)}
+                {
+                    "tokens": pair.indexed.num_tokens,
+                    "documents": pair.indexed.num_documents,
+                    "part": list(pair.part),
+                    "fingerprint": pair.fingerprint(),
+                }
                 for pair in self._pairs
             ],
         }
@@ -163,7 +173,7 @@ class TokenData:
         """Prefix → how often a pair has been read before this step."""
         counts = self._shares.counts(step * self.global_batch)
         return {
-            pair.indexed.prefix: count * self.sequence_length / pair.tokens
+            pair.name: count * self.sequence_length / pair.tokens
             for pair, count in zip(self._pairs, counts, strict=True)
         }
 
@@ -185,12 +195,12 @@ class TokenData:
             pair, pieces = self._pieces(first + row)
             begin = 0
             for document, _, tokens in pieces.tolist():
-                found.append(Origin(first + row, row, begin, tokens, pair.indexed.prefix, document, None))
+                found.append(Origin(first + row, row, begin, tokens, pair.name, document, None))
                 begin += tokens
         origins: dict[tuple[str, int], dict[str, Any]] = {}
         for prefix in {origin.pair for origin in found}:
             documents = sorted({origin.document for origin in found if origin.pair == prefix})
-            origins |= {(prefix, number): origin for number, origin in _origins(prefix, documents)}
+            origins |= {(prefix, number): origin for number, origin in origins_of(prefix, documents)}
         return [origin._replace(origin=origins.get((origin.pair, origin.document))) for origin in found]
 
     def rows(self, first: int, count: int) -> Batch:
@@ -250,7 +260,8 @@ class TokenData:
 class _Pair:
     """One pair, and the order of its documents and samples in every epoch."""
 
-    def __init__(self, prefix: str, number: int, seed: int, part: tuple[float, float], masked: bool) -> None:
+    def __init__(self, name: str, prefix: str, number: int, seed: int, part: tuple[float, float], masked: bool) -> None:
+        self.name = name
         self.indexed, self.ids = _open(prefix)
         self.mask = _open_mask(prefix, self.indexed) if masked else None
         self.part = part_of(self.indexed.num_documents, *part)
@@ -306,11 +317,22 @@ class _Pair:
     def _keys(self, purpose: int, epoch: int) -> NDArray[np.uint64]:
         return keys_of(self._seed, purpose, self._number, epoch)
 
-    def check(self, sequence_length: int, vocab_size: int | None, eod: int | None) -> None:
+    def fingerprint(self) -> str:
+        """XXH3-64 of both ends of both files: tells pairs of as many tokens and documents apart, in milliseconds."""
+        hasher = xxhash.xxh3_64()
+        for file in (self.indexed.idx, self.indexed.bin):
+            size = min(file.bytes, _FINGERPRINT_BYTES)
+            for start in (0, file.bytes - size):
+                hasher.update(file.read(start, size, np.dtype(np.uint8)).data)
+        if self.mask is not None:
+            hasher.update(self.mask[:_FINGERPRINT_BYTES].data)
+        return hasher.hexdigest()
+
+    def check(self, sequence_length: int, vocab_size: int | None, ends: Collection[int]) -> None:
         """Raises InputError where the pair cannot serve, as far as a look at a part of it shows."""
         if self.tokens <= sequence_length:
             raise InputError(
-                f"{self.indexed.prefix}: expected more tokens than a sequence of {sequence_length:,}, found "
+                f"{self.name}: expected more tokens than a sequence of {sequence_length:,}, found "
                 f"{self.tokens:,}{'' if self.part[1] == self.indexed.num_documents else ' in this part'}: "
                 "give shorter sequences, or join it to another pair"
             )
@@ -319,8 +341,8 @@ class _Pair:
                 for wrong in (int(block.min()), int(block.max())):
                     if not 0 <= wrong < vocab_size:
                         raise _outside(self.indexed, wrong, vocab_size)
-        if eod is not None:
-            self._check_ends(eod)
+        if ends:
+            self._check_ends(sorted(ends))
 
     def _spread_blocks(self) -> Iterator[NDArray[Any]]:
         size = max(1, _PROBED_TOKENS // _PROBED_BLOCKS)
@@ -330,7 +352,7 @@ class _Pair:
         for start in np.linspace(0, len(self.ids) - size, _PROBED_BLOCKS).astype(np.int64).tolist():
             yield self.ids[start : start + size]
 
-    def _check_ends(self, eod: int) -> None:
+    def _check_ends(self, expected: list[int]) -> None:
         documents = self.indexed.num_documents
         probed = np.unique(np.linspace(0, documents - 1, min(documents, _PROBED_DOCUMENTS)).astype(np.int64))
         first, end = self._document_indices[probed], self._document_indices[probed + 1]
@@ -339,11 +361,13 @@ class _Pair:
         inside = end < self.indexed.num_sequences
         ends[inside] = self._pointers[end[inside]] // self.indexed.dtype.itemsize
         last = self.ids[ends - 1]
-        if (last != eod).any():
-            at = int(np.argmax(last != eod))
+        wrong = ~np.isin(last, expected)
+        if wrong.any():
+            at = int(np.argmax(wrong))
             raise InputError(
-                f"{self.indexed.prefix}: expected every document to end with the end-of-document token {eod}, found "
-                f"{last[at]} at the end of document {probed[at]:,}: tokenize with append_eod, with this tokenizer"
+                f"{self.name}: expected every document to end with the end-of-document token "
+                f"{' or '.join(map(str, expected))}, found {last[at]} at the end of document {probed[at]:,}: tokenize "
+                "again with append_eod, with the model's tokenizer, or set eod: none to train without"
             )
 
 
@@ -379,7 +403,7 @@ def _open(prefix: str) -> tuple[IndexedPair, NDArray[Any]]:
     if not Folder(prefix).is_local:
         raise InputError(
             f"{prefix}: expected a local pair, found one in an object store: a row is read from many places, each of "
-            "which would be a request; copy the pair to a disk of every node, or mount it"
+            "which would be a request; copy the pair to a disk, or mount it"
         )
     pair = IndexedPair.open(prefix)
     if pair.num_tokens == 0:
@@ -404,29 +428,3 @@ def _outside(pair: IndexedPair, token: int, vocab_size: int, where: str = "") ->
         f"{pair.prefix}: expected ids below {vocab_size:,}, the vocabulary of the model, found {token:,}{where}: "
         "take the model's own tokenizer, or a model with more embeddings"
     )
-
-
-def _origins(prefix: str, documents: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(document, its row of PREFIX.parquet) of documents in ascending order; nothing where there is no such file."""
-    _, path = resolve(with_suffix(prefix, ".parquet"))
-    try:
-        file = pq.ParquetFile(path, memory_map=True)
-    except FileNotFoundError:
-        return
-    with file:
-        columns = [name for name in _ORIGIN if name in file.schema_arrow.names]
-        group, first, end = -1, 0, 0
-        rows: pa.Table | None = None
-        for document in documents:
-            if document >= file.metadata.num_rows:
-                raise InputError(
-                    f"{path}: expected a row for document {document:,}, found {file.metadata.num_rows:,} rows: it is "
-                    "of another pair"
-                )
-            while document >= end:
-                group, first = group + 1, end
-                end += file.metadata.row_group(group).num_rows
-                rows = None
-            if rows is None:
-                rows = file.read_row_group(group, columns=columns)
-            yield document, rows.slice(document - first, 1).to_pylist()[0]

@@ -10,7 +10,6 @@ workers, some 10 s for the imports of PyTorch, transformers and DeepSpeed.
 """
 
 import contextlib
-import math
 import os
 import signal
 import threading
@@ -22,11 +21,11 @@ from typing import Any
 
 from taojin.core import errors
 from taojin.core.errors import ConfigError, RunError, TaojinError
-from taojin.core.progress import duration
 from taojin.core.storage import Folder, first_line
 from taojin.core.tasks import LOOPBACK
 from taojin.train.checkpoint import newest
 from taojin.train.config import TrainConfig
+from taojin.train.console import LOG_SECONDS, Console, every
 from taojin.train.elastic import asked_to_end, heeding_preemption, starts_again, wait_for_places, watching_for_more
 from taojin.train.model import read_model, weight_files
 from taojin.train.parallel import fitting_workers, layout
@@ -45,13 +44,13 @@ RAY_ENVIRONMENT = {
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "2",
 }
 NO_PLACES = "the cluster did not give the workers a place"
-LOG_SECONDS = 10.0
 STATUS_SECONDS = 5.0
 
 
-def launch(config: TrainConfig, report: Callable[[str], None] = print) -> dict[str, Any]:
+def launch(config: TrainConfig, report: Callable[[str], None] | None = None) -> dict[str, Any]:
     """Run, or go on with, the run at config.output; the outcome, as `loop.Outcome` has it.
 
+    report: takes what is to be shown, line by line, in place of stderr.
     Without a cluster one worker is this process. Raises what the loop raises; RunError where workers are lost again and
     again.
     """
@@ -62,49 +61,24 @@ def launch(config: TrainConfig, report: Callable[[str], None] = print) -> dict[s
     weight_files(config.model)
     run = Folder(config.output)
     withdraw(run)
-    if config.workers == 1 and not _address(config):
-        return run_here(config, report)
-    with connected(config), stopping(run):
-        return _on_ray(config, run, report)
+    with Console(currency=config.currency, budget=config.budget, quiet=config.quiet, say=report) as console:
+        if config.workers == 1 and not _address(config):
+            return run_here(config, console)
+        with connected(config), stopping(run):
+            return _on_ray(config, run, console)
 
 
-def run_here(config: TrainConfig, report: Callable[[str], None] = print) -> dict[str, Any]:
+def run_here(config: TrainConfig, console: Console) -> dict[str, Any]:
     """As the only worker, in this process: for tests, debuggers and a single device."""
     from taojin.train.engine import start_process
     from taojin.train.loop import train
 
-    def show(status: dict[str, Any]) -> None:
-        if not config.quiet:
-            report(line(status))
-
-    return asdict(train(config, start_process(config.device), report=report, on_step=every(LOG_SECONDS, show)))
+    return asdict(train(config, start_process(config.device), report=console.note, on_step=console.step))
 
 
-def line(status: dict[str, Any]) -> str:
-    """What a person wants to see of a step: `step 120/5,000 · loss 3.2145 · 5,120 tokens/s · 2 h 05 min left`."""
-    parts = [f"step {status['step']:,}/{status['steps']:,}", f"loss {status['loss']:.4f}"]
-    if "validation_loss" in status:
-        parts.append(f"validation {status['validation_loss']:.4f}")
-    parts.append(f"{status['tokens_per_second']:,.0f} tokens/s")
-    left = (status["steps"] - status["step"]) * status["step_seconds"]
-    return " · ".join([*parts, f"{duration(left)} left"])
-
-
-def every(seconds: float, show: Callable[[dict[str, Any]], None]) -> Callable[[int, int, dict[str, float]], None]:
-    """An `on_step` that passes on a step at most this often."""
-    shown = -math.inf
-
-    def on_step(step: int, steps: int, numbers: dict[str, float]) -> None:
-        nonlocal shown
-        if time.monotonic() - shown >= seconds:
-            shown = time.monotonic()
-            show({"step": step, "steps": steps, **numbers})
-
-    return on_step
-
-
-def _on_ray(config: TrainConfig, run: Folder, report: Callable[[str], None]) -> dict[str, Any]:
+def _on_ray(config: TrainConfig, run: Folder, console: Console) -> dict[str, Any]:
     """Start after start, until the run has ended."""
+    report = console.note
     resource = "GPU" if on_gpus(config) else "CPU"
     fitting = fitting_workers(config)
     timeout = config.start_timeout if _address(config) else 0.0
@@ -116,7 +90,7 @@ def _on_ray(config: TrainConfig, run: Folder, report: Callable[[str], None]) -> 
         if workers < config.workers:
             report(f"starting with {workers:,} of {config.workers:,} workers")
         start = uuid.uuid4().hex[:8]
-        with _watching(run, start, report, config.quiet), watching_for_more(run, fitting, workers, resource):
+        with _watching(run, start, console), watching_for_more(run, fitting, workers, resource):
             problem = _fit(config, run, start, workers)
         notes = run.child("starts").child(start)
         asked = asked_to_end(run)
@@ -257,11 +231,19 @@ def worker(values: dict[str, Any]) -> None:
     try:
         process = start_process(config.device)
         said: list[str] = []
-        show = (
-            every(STATUS_SECONDS, lambda status: _tell(notes, {**status, "said": said})) if process.rank == 0 else _hush
-        )
+        told: dict[str, Any] = {"step": 0, "said": said}
+
+        def tell(status: dict[str, Any]) -> None:
+            told.update(status)
+            _tell(notes, told)
+
+        show = every(STATUS_SECONDS, tell) if process.rank == 0 else _hush
         with heeding_preemption(run) if process.rank == 0 else contextlib.nullcontext():
-            outcome = train(config, process, report=said.append, on_step=show)
+            try:
+                outcome = train(config, process, report=said.append, on_step=show)
+            finally:
+                if process.rank == 0:
+                    tell({})
     except TaojinError as error:
         notes.write_json("error.json", {"kind": type(error).__name__, "message": str(error)})
         raise
@@ -280,26 +262,24 @@ def _tell(notes: Folder, status: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _watching(run: Folder, start: str, report: Callable[[str], None], quiet: bool) -> Iterator[None]:
+def _watching(run: Folder, start: str, console: Console) -> Iterator[None]:
     """Meanwhile, tell what rank 0 writes. Ray's own way, forwarding output, repeats every line of every worker."""
     over = threading.Event()
     notes = run.child("starts").child(start)
 
     def watch() -> None:
-        last, heard = 0, 0
-        while not over.wait(LOG_SECONDS):
+        heard, ended = 0, False
+        while not ended:
+            # Once more after the end, for what was said last.
+            ended = over.wait(STATUS_SECONDS if console.live else LOG_SECONDS)
             with contextlib.suppress(OSError):
                 status = notes.read_json("status.json")
                 for note in status["said"][heard:]:
-                    report(note)
+                    console.note(note)
                 heard = len(status["said"])
-                if status["step"] > last:
-                    last = status["step"]
-                    report(line(status))
+                if status["step"] and not ended:
+                    console.step(status["step"], status["steps"], status)
 
-    if quiet:
-        yield
-        return
     thread = threading.Thread(target=watch, name="watch", daemon=True)
     thread.start()
     try:

@@ -16,17 +16,17 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from taojin.core.errors import ConfigError, InputError, RunError, TaojinError
-from taojin.core.storage import Folder, first_line
+from taojin.core.storage import Folder
 from taojin.train.checkpoint import newest
 from taojin.train.config import TrainConfig
 from taojin.train.data import Batch
 from taojin.train.engine import Process, make_engine, set_learning_rate
 from taojin.train.feed import open_data, read_ahead
-from taojin.train.gauges import Gauges
+from taojin.train.gauges import Gauges, passes_row
 from taojin.train.losses import perplexity, summed_loss, targets_of
 from taojin.train.model import (
     build_model,
@@ -42,7 +42,7 @@ from taojin.train.run_folder import settle
 from taojin.train.saving import Saver
 from taojin.train.schedule import learning_rate, phases
 from taojin.train.stop import Stop
-from taojin.train.tracking import Tracker
+from taojin.train.tracking import Tracker, last_numbers, require_packages
 from taojin.train.validating import Validation
 from taojin.train.zero import deepspeed_config
 
@@ -62,6 +62,8 @@ class Outcome:
     failed_saves: int
     reason: str
     """why it ended: `finished`, or what asked it to stop"""
+    numbers: dict[str, float] = field(default_factory=dict)
+    """of rank 0: the last validation_loss, and what the run took, as `Gauges.summary` has it"""
 
 
 def train(
@@ -103,7 +105,7 @@ class _Run:
             check_model(config, values)
         self.model_config = transformers_config(values, sequence_length=config.sequence_length)
         vocab_size = self.model_config.vocab_size
-        self.data, kept_apart = open_data(config, vocab_size)
+        self.data, kept_apart = open_data(config, vocab_size, process, report)
         self.validation = Validation(
             config, kept_apart, vocab_size=vocab_size, layout=self.layout, process=self.process, report=report
         )
@@ -114,6 +116,10 @@ class _Run:
         checkpoints = self.folder.child(CHECKPOINTS)
         found = process.gather(newest(checkpoints) if process.rank == 0 else None)[0]
         self.first = found.step if found else 0
+        self.gauges = Gauges(
+            config, process, values, total=self.total, epoch_tokens=self.data.tokens, report=self.report
+        )
+        self._alone(self._open_books)
         restorer = found and Restorer(
             checkpoints,
             found,
@@ -140,13 +146,12 @@ class _Run:
             before_commit=stop.require_ownership,
         )
         self.saver.attach(self.engine)
-        self.gauges = Gauges(config, process, self.folder, values)
         self.tracker: Tracker | None = None
-        if process.rank == 0:
-            self.tracker = Tracker(self.folder, config.tracking, self.first, config.model_dump(mode="json"))
+        self._alone(self._track)
 
     def go(self, on_step: Callable[[int, int, dict[str, float]], None]) -> Outcome:
         config, loss, saved_at, reason = self.config, None, self.first, FINISHED
+        last: dict[str, float] = {}
         batches = read_ahead(self.data, self.layout, self.process.rank, self.first, self.total)
         for step in range(self.first, self.total):
             numbers = self._step(step, batches)
@@ -155,20 +160,25 @@ class _Run:
             validated = self.validation.due(done, self.total)
             if validated:
                 numbers |= self.validation.numbers(self.engine)
+                last = {name: numbers[name] for name in ("validation_loss",) if name in numbers}
+            saving = self.stopping or done == self.total or (config.save_every and done % config.save_every == 0)
             if done % config.log_every == 0 or done == self.total or validated:
                 if self.tracker:
-                    self.tracker.write(done, numbers)
+                    self.tracker.write(done, numbers | self._seen(done, bool(saving or validated)))
                 on_step(done, self.total, numbers)
-            if self.stopping or done == self.total or (config.save_every and done % config.save_every == 0):
+            if saving:
                 self.saver.start(self.engine, done)
                 saved_at = done
                 if self.tracker:
-                    self._flush()
+                    self.tracker.flush()
             if self.stopping:
                 reason = next(filter(None, self.process.gather(self.stop.reason)))
                 break
         self.saver.wait()
         batches.close()
+        if self.tracker and loss is not None:
+            # The last save is paid for too.
+            self.tracker.write(saved_at, self.gauges.bill())
         return Outcome(
             steps=saved_at,
             total_steps=self.total,
@@ -177,6 +187,7 @@ class _Run:
             saves=self.saver.saved,
             failed_saves=self.saver.failed,
             reason=reason,
+            numbers=last | self.gauges.summary(),
         )
 
     def close(self) -> None:
@@ -224,9 +235,8 @@ class _Run:
             "learning_rate": rate,
             "gradient_norm": float(norm) if norm is not None else math.nan,
             "tokens": float((step + 1) * self.config.tokens_per_step),
-            "data_wait_seconds": waited,
             "failed_saves": float(self.saver.failed),
-            **self.gauges.read(time.perf_counter() - began),
+            **self.gauges.read(step + 1, time.perf_counter() - began, waited),
         }
 
     def _agree(self, summed: float) -> float:
@@ -257,9 +267,24 @@ class _Run:
         if self.process.rank == 0:
             self.folder.write_json("deepspeed.json", values)
         self.report(f"{num_parameters(model):,} parameters; {self.layout.row()}")
+        self.report(f"what DeepSpeed was given: {self.folder.uri}/deepspeed.json")
         return make_engine(model, parameter_groups(model, config.optimizer.weight_decay), values)
 
+    def _seen(self, done: int, passes: bool) -> dict[str, float]:
+        """What goes with a row of rank 0 but is not asked for at every step."""
+        saver = self.saver
+        seen = self.gauges.machine() | self.gauges.saves(saver.saved + saver.failed, saver.slowest, saver.blocked)
+        return seen | passes_row(self.data.passes(done)) if passes else seen
+
+    def _open_books(self) -> None:
+        self.gauges.resume(self.first, last_numbers(self.folder))
+
+    def _track(self) -> None:
+        settings = self.config.model_dump(mode="json")
+        self.tracker = Tracker(self.folder, self.config.tracking, self.first, settings, self.report)
+
     def _settle(self, values: dict[str, Any]) -> None:
+        require_packages(self.config.tracking)
         settle(self.folder, self.config, self.model_config, values, self.data.identity(), self.total)
         self.stop.own()
 
@@ -290,10 +315,3 @@ class _Run:
             f"step {step + 1:,}: the loss is {loss}; nothing of it was saved; documents of the batch: "
             f"{', '.join(shown[:5])}{more}; lower the learning rate, or leave them out, and run again"
         )
-
-    def _flush(self) -> None:
-        assert self.tracker
-        try:
-            self.tracker.flush()
-        except OSError as error:
-            self.report(f"numbers were not written: {first_line(error)}")

@@ -7,7 +7,7 @@ Costs milliseconds; no torch, no data. Leaves to others: the formulas (`estimate
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from textwrap import wrap
-from typing import Any
+from typing import Any, Literal
 
 from taojin.core.progress import duration
 from taojin.train.config import TrainConfig
@@ -34,11 +34,15 @@ PARTS = {
 }
 
 
-def setup_of(config: TrainConfig, shape: Shape) -> Setup:
+def settings_of(config: TrainConfig, shape: Shape) -> dict[str, Any]:
     """What DeepSpeed will be told, a JSON of the user's included. Raises ConfigError as `deepspeed_config` does."""
-    settings = deepspeed_config(
-        config, device="cpu" if config.device == "cpu" else "cuda", largest_parameter=shape.embedding
-    )
+    device: Literal["cpu", "cuda"] = "cpu" if config.device == "cpu" else "cuda"
+    return deepspeed_config(config, device=device, largest_parameter=shape.embedding)
+
+
+def setup_of(config: TrainConfig, shape: Shape) -> Setup:
+    """The same for the estimate. Raises ConfigError."""
+    settings = settings_of(config, shape)
     zero, placed = settings.get("zero_optimization", {}), layout(config)
     sizes = {
         field.name: int(zero.get(field.name, zero.get(f"stage3_{field.name}", field.default)))
@@ -95,6 +99,7 @@ def plan(
             f"{shape.max_positions:,}"
         )
     if config.engine == "deepspeed":
+        values["deepspeed"] = settings_of(config, shape)
         values |= memory_values(config, shape, device, values)
     else:
         values["assumptions"].append("memory is estimated for DeepSpeed alone, not for Megatron-LM")

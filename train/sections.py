@@ -148,8 +148,8 @@ class Tracking(Section):
 
     tensorboard: bool = True
     """write event files beside the checkpoints"""
-    wandb: Literal["off", "offline", "online"] = "off"
-    """also for Weights & Biases; offline files are uploaded later by `wandb sync`"""
+    wandb: Literal["off", "offline", "online"] = "offline"
+    """and for Weights & Biases: offline files, which `wandb sync` uploads when you want it, or online"""
     project: str = "taojin"
     """of Weights & Biases"""
     name: str = ""
