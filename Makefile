@@ -1,8 +1,13 @@
 # make demo | test | lint | types | bench. The first call sets up .venv; nothing else is needed on a fresh machine.
+# make demo TRAIN=1 also installs PyTorch and DeepSpeed, for the demo's last part.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-DEMO   := $(VENV)/.installed-demo
+EXTRAS := demo
+ifeq ($(TRAIN),1)
+EXTRAS := demo,train
+endif
+DEMO   := $(VENV)/.installed-$(EXTRAS)
 DEV    := $(VENV)/.installed-dev
 
 export RAY_AUTH_MODE ?= disabled
@@ -15,7 +20,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(DEMO): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
 # jieba-fast and kenlm are built from source: the one thing here that wants a C++ compiler. What megatron-core depends on

@@ -2,12 +2,13 @@
 
 Gathers a corpus from this Python installation (`taojin.demo_corpus`), removes its duplicates with embedded
 Ray, checks the output, and prints what went and why, three removals beside what stayed in their place; then writes
-the clean documents as two Megatron pairs, for training and validation, checks those too, and says where all of it
-lies.
+the clean documents as two Megatron pairs, for training and validation, and checks those too; trains a small model on
+them, where the extra `train` is installed (`taojin.demo_training`); and says where all of it lies.
 
 Outputs: FOLDER/corpus (the raw Parquet shards), FOLDER/clean (the clean ones), FOLDER/clean.work (plan, sidecars,
-ledger), FOLDER/tokens (pairs, provenance, the tokenizer if the demo had to train one). The tables go to stdout,
-progress to stderr. A rerun replaces these folders, and only where the marker file says that the demo made them.
+ledger), FOLDER/tokens (pairs, provenance, the tokenizer if the demo had to train one), FOLDER/train (the run, the
+exported model). The tables go to stdout, progress to stderr. A rerun replaces these folders, and only where the marker
+file says that the demo made them. The exit status is 1 where a check fails or the loss does not fall.
 """
 
 import argparse
@@ -25,18 +26,28 @@ from taojin.core.errors import InvariantError, OutputError, TaojinError
 from taojin.dedup.config import DedupConfig
 from taojin.demo_corpus import gather
 from taojin.demo_findings import choose_examples, read_findings
-from taojin.demo_report import WORK, print_corpus, print_examples, print_places, print_removals
+from taojin.demo_report import (
+    WORK,
+    print_corpus,
+    print_examples,
+    print_places,
+    print_removals,
+    print_skipped_training,
+    print_training,
+)
 from taojin.demo_tokenizer import find_tokenizer
+from taojin.demo_training import STEPS, missing, train_small
 from taojin.pairs_report import tokenized_lines
 from taojin.pipeline import run_dedup
 from taojin.tokenize.config import TokenizeConfig
 from taojin.tokenizing import run_tokenize
 
 MARKER = ".taojin-demo.json"
-_MADE = ("corpus", "clean", WORK, "tokens")
+_MADE = ("corpus", "clean", WORK, "tokens", "train")
 _UNIT_MB = 4  # small, so that this small corpus is several units
 
 _GATHERING = "Gathering texts from this Python installation: half a minute at most"
+_TRAINING = "Training a small model on the pairs, on the CPU: {:,} steps"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,13 +55,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path("demo-output"), help="where it all goes (demo-output)")
     parser.add_argument("--limit-mb", type=float, help="gather about this much text only (default: about 30 MB)")
     parser.add_argument("--num-cpus", type=int, help="CPUs for the embedded Ray; 0 runs without Ray (default: all)")
+    parser.add_argument("--train-steps", type=int, default=STEPS, help=f"of the small model; 0 trains none ({STEPS})")
     arguments = parser.parse_args(argv)
     if arguments.limit_mb is not None and not arguments.limit_mb > 0:
         parser.error(f"--limit-mb: expected a number above 0, found {arguments.limit_mb:g}")
     if arguments.num_cpus is not None and arguments.num_cpus < 0:
         parser.error(f"--num-cpus: expected 0 or more, found {arguments.num_cpus}")
+    if arguments.train_steps < 0 or arguments.train_steps == 1:
+        parser.error(f"--train-steps: expected 0, or 2 or more so that a loss can fall, found {arguments.train_steps}")
     try:
-        return run(arguments.folder, limit_mb=arguments.limit_mb, num_cpus=arguments.num_cpus)
+        return run(
+            arguments.folder,
+            limit_mb=arguments.limit_mb,
+            num_cpus=arguments.num_cpus,
+            train_steps=arguments.train_steps,
+        )
     except TaojinError as error:
         print(f"taojin demo: {error}", file=sys.stderr)
         return error.exit_status
@@ -62,9 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def run(folder: Path, *, limit_mb: float | None, num_cpus: int | None) -> int:
-    """Gather, dedup, check, explain; returns the exit status of the check. Raises TaojinError."""
-    corpus, clean, work, tokens = (folder / name for name in _MADE)
+def run(folder: Path, *, limit_mb: float | None, num_cpus: int | None, train_steps: int) -> int:
+    """Gather, dedup, check, explain, tokenize, train; returns the highest exit status. Raises TaojinError."""
+    corpus, clean, work, tokens, train = (folder / name for name in _MADE)
     config = DedupConfig(input=(str(corpus),), output=str(clean), work=str(work), unit_mb=_UNIT_MB, num_cpus=num_cpus)
     prepare_folder(folder)
     console, progress = Console(highlight=False), Console(stderr=True)
@@ -94,8 +113,21 @@ def run(folder: Path, *, limit_mb: float | None, num_cpus: int | None) -> int:
     status = cli.main(["check", str(clean)])
     console.print()
     status = max(status, write_pairs(console, clean, tokens, num_cpus=num_cpus))
+    if train_steps:
+        status = max(status, train_on_pairs(console, train, tokens, train_steps))
     print_places(console, folder, ledger, examples)
     return status
+
+
+def train_on_pairs(console: Console, train: Path, tokens: Path, steps: int) -> int:
+    """Train a small model where that can be done; returns 1 if its loss did not fall. Raises RunError."""
+    if without := missing():
+        print_skipped_training(console, without)
+        return 0
+    print(_TRAINING.format(steps), file=sys.stderr, flush=True)
+    trained = train_small(train, tokens, steps)
+    print_training(console, trained)
+    return 0 if trained.fell else 1
 
 
 def write_pairs(console: Console, clean: Path, tokens: Path, *, num_cpus: int | None) -> int:

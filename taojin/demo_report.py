@@ -1,4 +1,4 @@
-"""What the demo prints: the corpus, what went and why, examples beside what stays, and where everything lies."""
+"""What the demo prints: the corpus, what went and why, examples beside what stays, a model, and where it all lies."""
 
 import re
 import shlex
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from taojin.demo_corpus import SOURCES, CorpusSummary
 from taojin.demo_findings import Example, Findings, Tally, difference
+from taojin.demo_training import Trained
 from taojin.report import REASON_WORDS
 
 WORK = "clean.work"  # what `taojin dedup` and `taojin check` take by default for an output named clean
@@ -104,27 +105,80 @@ def _printable(text: str) -> str:
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", text)
 
 
+def print_training(console: Console, trained: Trained) -> None:
+    """A row for every part of the run, and what the model then writes."""
+    table = _table(
+        "A small model, trained on these pairs", "step", "loss", "validation loss", "tokens/s", "training time"
+    )
+    for row in trained.rows:
+        table.add_row(
+            f"{row.step:,}",
+            f"{row.loss:.3f}",
+            f"{row.validation_loss:.3f}",
+            f"{row.tokens_per_second:,.0f}",
+            f"{row.seconds:,.1f} s",
+        )
+    console.print(table)
+    shape = trained.shape
+    _line(
+        console,
+        f"Llama of {shape.parameters / 1e6:.1f} million parameters, {shape.embedding / 1e6:.1f} of them the "
+        f"embedding of {shape.vocabulary:,} tokens.",
+    )
+    if not trained.fell:
+        _line(console, "The loss did not fall: expected lower numbers in the last row than in the first.", "bold red")
+    console.print()
+    _line(
+        console, "What it writes: Hugging Face's generate on the exported folder, the likeliest token each time", "bold"
+    )
+    _line(console, _printable(f"  {trained.prompt} → {trained.continuation!r}"))
+    _line(
+        console,
+        "It has seen little text for a few minutes: this shows that the path works, not that the model is good.",
+    )
+    console.print()
+
+
+def print_skipped_training(console: Console, without: Sequence[str]) -> None:
+    _line(
+        console,
+        f"No model was trained: {', '.join(without)} not installed; `make demo TRAIN=1` installs the extra `train`.",
+    )
+    console.print()
+
+
 def print_places(console: Console, folder: Path, ledger: Path, examples: Sequence[Example]) -> None:
     """Where everything lies and what to type next; lines are not wrapped, so that they can be copied."""
-
-    def line(text: str, style: str = "") -> None:
-        console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
-
-    line("Where it lies", "bold")
+    trained = (folder / "train").is_dir()
+    _line(console, "Where it lies", "bold")
     for what, path in (
         ("raw corpus", folder / "corpus"),
         ("clean documents", folder / "clean"),
         ("ledger", ledger),
         ("work folder", folder / WORK),
         ("token pairs", folder / "tokens"),
+        *((("run", folder / "train" / "run"), ("model", folder / "train" / "model")) if trained else ()),
     ):
-        line(f"  {what:<16}{path}")
-    line("")
-    line("What to type next", "bold")
+        _line(console, f"  {what:<16}{path}")
+    _line(console, "")
+    _line(console, "What to type next", "bold")
     for example in examples:
-        line(f"  taojin explain {shlex.quote(str(folder / 'clean.work'))} {shlex.quote(example.removal.document_id)}")
-    line("  taojin dedup --help")
-    line("  taojin tokenize --help")
+        _line(
+            console,
+            f"  taojin explain {shlex.quote(str(folder / 'clean.work'))} {shlex.quote(example.removal.document_id)}",
+        )
+    _line(console, "  taojin dedup --help")
+    _line(console, "  taojin tokenize --help")
+    if trained:
+        _line(console, f"  taojin train --plan --config {shlex.quote(str(folder / 'train' / 'train.yaml'))}")
+        _line(console, f"  tensorboard --logdir {shlex.quote(str(folder / 'train' / 'run' / 'tensorboard'))}")
+    else:
+        _line(console, "  taojin train --help")
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    """Never broken, so that it can be copied."""
+    console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
 
 
 def _table(title: str, first: str, *others: str) -> Table:

@@ -104,19 +104,20 @@ def run_train(command: TrainCommand) -> int:
         return _megatron(config, command)
     from taojin.train.launch import launch
 
-    _show(launch(config, _tell), config.output, as_json=command.as_json)
+    _show(launch(config), config, as_json=command.as_json)
     if not command.as_json:
         print(f"next    taojin train --export {config.output} --output MODEL")
     return 0
 
 
-def _show(outcome: dict[str, Any], output: str, *, as_json: bool) -> None:
+def _show(outcome: dict[str, Any], config: "TrainConfig", *, as_json: bool) -> None:
+    from taojin.train.console import ending
+
     if as_json:
         print_json(outcome)
         return
-    loss = "" if outcome["loss"] is None else f", loss {outcome['loss']:.4f}"
-    print(f"{outcome['steps']:,} of {outcome['total_steps']:,} steps{loss}: {outcome['reason']}")
-    print(f"output  {output}")
+    print(ending(outcome, config.currency, config.budget))
+    print(f"output  {config.output}")
 
 
 def _config(command: TrainCommand) -> "TrainConfig":
@@ -139,12 +140,15 @@ def _tell(line: str) -> None:
 def _plan(config: Any, *, as_json: bool) -> int:
     from taojin.train.plan import plan, plan_lines
     from taojin.train.shape import read_values
+    from taojin.train.zero import as_text
 
     values = plan(config, read_values(config.model))
     if as_json:
         print_json(values)
         return 0
     print(*plan_lines(values), sep="\n")
+    if "deepspeed" in values:
+        print("", "DeepSpeed, kept as deepspeed.json in the output:", as_text(values["deepspeed"]), sep="\n", end="")
     return 0
 
 
@@ -152,7 +156,7 @@ def _megatron(config: Any, command: TrainCommand) -> int:
     if command.megatron is not None:
         from taojin.train.megatron_workers import run_megatron
 
-        _show(run_megatron(config, command.megatron, _tell), config.output, as_json=command.as_json)
+        _show(run_megatron(config, command.megatron, _tell), config, as_json=command.as_json)
         return 0
     from taojin.train.megatron_command import megatron_launch
     from taojin.train.shape import read_values

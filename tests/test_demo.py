@@ -48,7 +48,7 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 def test_the_demo_runs_from_nothing_to_the_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "demo"
-    assert demo.main(["--folder", str(folder), "--limit-mb", "2", "--num-cpus", "0"]) == 0
+    assert demo.main(["--folder", str(folder), "--limit-mb", "2", "--num-cpus", "0", "--train-steps", "0"]) == 0
     output = capsys.readouterr().out
     assert "What went, and why" in output
     assert "A near-duplicate in English" in output
@@ -58,7 +58,7 @@ def test_the_demo_runs_from_nothing_to_the_last_line(tmp_path: Path, capsys: pyt
     assert kept + removed == sum(pq.read_metadata(shard).num_rows for shard in (folder / "corpus").iterdir())
 
 
-@pytest.mark.parametrize("flags", [["--num-cpus", "-1"], ["--limit-mb", "0"]])
+@pytest.mark.parametrize("flags", [["--num-cpus", "-1"], ["--limit-mb", "0"], ["--train-steps", "1"]])
 def test_wrong_settings_are_refused_before_anything_is_made(tmp_path: Path, flags: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         demo.main(["--folder", str(tmp_path / "demo"), *flags])

@@ -13,7 +13,7 @@ from tests.jobs import ROOT
 STAGES = ("dedup", "quality", "tokenize", "train")
 FLOORS = ("core", *STAGES)
 # Ray moves control and nothing else: only here.
-RAY_MODULES = {"core/tasks.py", "train/launch.py"}
+RAY_MODULES = {"core/tasks.py", "train/elastic.py", "train/launch.py", "train/megatron_workers.py"}
 MODULES = sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py")) + sorted(
     (ROOT / "taojin").glob("*.py")
 )

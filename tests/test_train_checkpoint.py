@@ -1,4 +1,4 @@
-"""Which checkpoints count, and which may go: storage alone."""
+"""Which checkpoints count, which may go, and what is loaded of one: storage alone."""
 
 import tempfile
 from collections.abc import Iterator
@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taojin.core.errors import InputError
+from taojin.core.errors import InputError, RunError
 from taojin.core.storage import FileEntry, Folder
+from taojin.train import restoring
 from taojin.train.checkpoint import (
     Checkpoint,
     commit,
@@ -22,6 +23,8 @@ from taojin.train.checkpoint import (
     remove,
     steps,
 )
+from taojin.train.restoring import Restorer
+from taojin.train.waiting import together
 
 NAMES = ("a_model_states.pt", "a_optim_states.pt")
 
@@ -144,3 +147,54 @@ def test_what_is_kept_is_the_newest_and_every_nth(
         under_way = {step for step in partial if step > max(complete, default=0)} if complete else partial
         assert set(steps(folder)) == kept | under_way
         assert all(read(folder, step) for step in kept)
+
+
+def test_a_converted_checkpoint_is_made_once_and_again_where_it_was_damaged(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = 0
+
+    def convert(step: Folder, source: Path) -> None:
+        nonlocal made
+        made += 1
+        with step.create("universal/weights.pt") as sink:
+            sink.write(b"weights")
+        step.write_json("universal.json", [Folder.entry("universal/weights.pt", sink).as_json()])
+
+    monkeypatch.setattr(restoring, "convert", convert)
+    saved = save(folder, 4)
+    step = Path(folder.path("step-00000004"))
+
+    def load() -> None:
+        """On one worker what two have written."""
+        restorer = Restorer(folder, saved, rank=0, world=1, local_rank=0, tensor=1, gather=lambda value: [value])
+        with restorer._root() as root:
+            assert (root / "step-00000004/universal/weights.pt").read_bytes() == b"weights"
+
+    load()
+    load()
+    assert made == 1
+    (step / "universal/weights.pt").write_bytes(b"WEIGHTS")
+    load()
+    assert made == 2
+    # The files that it was made of are not needed any more, until it has to be made again.
+    (step / NAMES[0]).unlink()
+    load()
+    (step / "universal/weights.pt").unlink()
+    with pytest.raises(InputError, match=NAMES[0]):
+        load()
+
+
+def test_what_one_rank_meets_all_raise_and_the_others_are_asked_to_give_up() -> None:
+    told: list[str] = []
+
+    def full() -> None:
+        raise OSError("No space left on device")
+
+    def gather(value: tuple[bool, Exception | None]) -> list[tuple[bool, Exception | None]]:
+        return [value, (False, None)]
+
+    with pytest.raises(RunError, match="No space left on device"):
+        together(full, gather, lambda: told.append("give up"))
+    assert told == ["give up"]
+    assert together(lambda: 7, lambda value: [value, value]) == [7, 7]

@@ -611,6 +611,21 @@ def test_documents_with_their_end_are_accepted(tmp_path: Path) -> None:
         )
 
 
+def test_pairs_of_the_same_size_are_told_apart_and_moved_ones_are_not(tmp_path: Path) -> None:
+    """Where a pair lies is not what it is."""
+    written = {"a": [1, 2, 3, 4, 5], "moved": [1, 2, 3, 4, 5], "b": [1, 2, 3, 4, 6]}
+    for name, tokens in written.items():
+        write_pair(tmp_path / name, [[tokens]])
+        write_pair(tmp_path / f"{name}_mask", [[[1, 1, 1, 1, int(name == "moved")]]], "uint8")
+
+    def identity(name: str, *, loss_mask: bool = False) -> dict[str, Any]:
+        pairs = [(str(tmp_path / name), None)]
+        return TokenData(pairs, sequence_length=4, global_batch=1, loss_mask=loss_mask).identity()
+
+    assert identity("a") == identity("moved") != identity("b")
+    assert identity("a", loss_mask=True) != identity("moved", loss_mask=True)
+
+
 def test_a_sequence_longer_than_the_data_is_refused(tmp_path: Path) -> None:
     write_pair(tmp_path / "pair", [[[1, 2, 3]], [[4]]])
     assert "expected more tokens than a sequence of 4, found 4: " in refused(tmp_path / "pair")

@@ -10,7 +10,7 @@ from taojin.core.errors import InputError
 from taojin.train.config import TrainConfig
 from taojin.train.feed import open_data
 from taojin.train.recorded import recorded
-from tests.jobs import write_jsonl, write_parquet
+from tests.jobs import taojin, write_jsonl, write_parquet
 from tests.megatron_pairs import write_pair
 from tests.token_runs import EOD, counts, manifest_of, records, small_tokenizer, tokenize
 from tests.train_runs import TINY_LLAMA
@@ -118,3 +118,45 @@ def test_where_nobody_names_an_end_a_note_says_so(folder: Path, tmp_path: Path) 
         write_pair(tmp_path / name, [[[1, 2, 3]] * 9])
     [note] = opened(tmp_path, "a", "b")
     assert "a and 1 more pairs: whether documents end with an end-of-document token was not looked at" in note
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"data": ["open"]}, f"open: expected every document to end with the end-of-document token {EOD}, found "),
+        ({"model": "small.json"}, "ends_train: expected ids below 300, the vocabulary of the model, found "),
+        ({"sequence_length": 1 << 20}, "expected more tokens than a sequence of 1,048,576, found "),
+        ({"global_batch": 1 << 20, "epochs": 1, "steps": None}, "expected a global batch of 1,048,576 or more"),
+        (
+            {"workers": 3},
+            "workers: global_batch 8 = micro_batch 1 × accumulation × data-parallel ranks does not go into 3",
+        ),
+        ({"data": ["nowhere"]}, "nowhere.idx: expected a file beside "),
+    ],
+    ids=["no end", "vocabulary", "sequence", "batch", "workers", "nothing"],
+)
+def test_data_that_cannot_be_learnt_is_one_line_of_the_command(
+    folder: Path, tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
+    for needed in ("torch", "deepspeed", "transformers"):
+        pytest.importorskip(needed, reason=f"{needed} comes with the extra `train`")
+    for name, size in (("model.json", VOCABULARY), ("small.json", 300)):
+        model = {**TINY_LLAMA, "vocab_size": size, "max_position_embeddings": 1 << 21}
+        (tmp_path / name).write_text(json.dumps(model))
+    common = {
+        "model": "model.json",
+        "data": ["ends_train"],
+        "output": str(tmp_path / "run"),
+        "sequence_length": 8,
+        "global_batch": 8,
+        "steps": 1,
+        "precision": "fp32",
+        "device": "cpu",
+    }
+    merged = {key: value for key, value in {**common, **values}.items() if value is not None}
+    merged["model"] = str(tmp_path / merged["model"])
+    merged["data"] = [str(folder / name) for name in merged["data"]]
+    (tmp_path / "train.yaml").write_text(json.dumps(merged))
+    outcome = taojin("train", "--config", tmp_path / "train.yaml")
+    outcome.refuses(2, message)
+    assert not (tmp_path / "run").exists()

@@ -14,7 +14,7 @@ import pytest
 
 from taojin.core import storage
 from taojin.core.errors import ConfigError, InputError, TaojinError
-from taojin.train import fetching
+from taojin.train import fetching, waiting
 from taojin.train.config import TrainConfig
 from taojin.train.feed import open_data
 from taojin.train.fetching import local_pairs
@@ -181,9 +181,9 @@ def test_a_request_that_fails_is_tried_again_and_one_that_always_fails_ends_it(
     fetch(remote, tmp_path / "cache")
 
 
-def together(act: Callable[[int, Callable[[Any], list[Any]]], Any], world: int) -> list[Any]:
+def on_ranks(act: Callable[[int, Callable[[Any], list[Any]]], Any], world: int) -> list[Any]:
     """`act` on ranks that are threads: what each returned or raised."""
-    barrier, words = threading.Barrier(world), [None] * world
+    barrier, words = threading.Barrier(world, timeout=30), [None] * world
 
     def rank(number: int) -> Any:
         def gather(value: Any) -> list[Any]:
@@ -206,17 +206,17 @@ def test_one_worker_of_a_node_fetches_and_all_learn_of_it(
     remote: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two nodes of two workers, whose disks are two folders."""
-    monkeypatch.setattr(fetching, "WORD_SECONDS", 0.001)
+    monkeypatch.setattr(waiting, "WORD_SECONDS", 0.001)
 
     def act(rank: int, gather: Callable[[Any], list[Any]]) -> dict[str, str]:
         cache = str(tmp_path / f"node{rank // 2}")
         return local_pairs([remote], cache, masked=False, local_rank=rank % 2, gather=gather)
 
-    places = [found[remote] for found in together(act, 4)]
+    places = [found[remote] for found in on_ranks(act, 4)]
     assert places[0] == places[1] != places[2] == places[3]
     for place in places:
         assert Path(f"{place}.bin").exists()
         assert not Path(f"{place}_mask.bin").exists()
     shutil.rmtree(tmp_path / "node1")
     store(server).delete_file(f"bucket/{tmp_path.name}/zh.idx")
-    assert [type(found) for found in together(act, 4)] == [InputError] * 4
+    assert [type(found) for found in on_ranks(act, 4)] == [InputError] * 4

@@ -1,4 +1,4 @@
-"""Runs whose checkpoints lie on s3://, against SeaweedFS on loopback: saved, kept, resumed and converted there."""
+"""Runs whose pairs and checkpoints lie on s3://, against SeaweedFS on loopback: saved, kept, resumed and converted."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -58,12 +58,18 @@ def process(environment: dict[str, str]) -> Process:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("runs")
+def folder(tmp_path_factory: pytest.TempPathFactory, server: str) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    run_values(folder, "any")
+    for suffix in (".bin", ".idx"):
+        with store(server).open_output_stream(f"bucket/pairs/pair{suffix}") as stream:
+            stream.write((folder / f"pair{suffix}").read_bytes())
+    return folder
 
 
 def stored_values(folder: Path, name: str, **values: Any) -> dict[str, Any]:
-    return {**run_values(folder, name, **values), "output": f"s3://bucket/runs/{name}"}
+    there = {"data": ["s3://bucket/pairs/pair"], "cache": str(folder / "cache"), "output": f"s3://bucket/runs/{name}"}
+    return {**run_values(folder, name, **values), **there}
 
 
 def run(process: Process, values: dict[str, Any], on_step: Callable[[int], None] = lambda _: None) -> Done:
@@ -137,16 +143,17 @@ def test_the_numbers_of_all_starts_are_beside_the_checkpoints(
 def test_one_worker_goes_on_for_two_on_a_store(
     process: Process, folder: Path, reference: Done, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """The universal checkpoint is made once, and stays beside the files."""
+    """The universal checkpoint is made once, and stays beside the files. The two share one copy of the pair."""
     common: dict[str, Any] = {"optimizer": {"learning_rate": 0.001}, "save_every": 2, "steps": 4}
     alone = run(process, run_values(folder, "alone", **common))
-    values = stored_values(folder, "converted", micro_batch=2, **common)
+    values = {**stored_values(folder, "converted", micro_batch=2, **common), "cache": str(tmp_path / "cache")}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(values))
     workers = start_workers(path, 2, KILL_AT="3", **environment)
     for worker in workers:
         worker.communicate(timeout=150)
     assert [worker.returncode for worker in workers] == [-9, -9]
+    assert len(list((tmp_path / "cache").rglob("pair.bin"))) == 1
     done = run(process, {**values, "micro_batch": 4})
     assert done.outcome.first_step == 2
     assert done.losses == pytest.approx({step: alone.losses[step] for step in (3, 4)}, abs=1e-5)
@@ -181,6 +188,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
 
     def failing(self: Sink, data: Any) -> int:
         if any(sink is self for sink in bad) and self.position > 10_000:
+            bad.clear()
             raise OSError("connection reset")
         return write(self, data)
 

@@ -78,8 +78,11 @@ def test_a_plan_starts_nothing(folder: Path) -> None:
     assert done.status == 0, done.err
     for word in ("optimizer", "activations", "peak", "yuan", "MFU"):
         assert word in done.out
+    shown = json.loads(done.out[done.out.index("\n{") :])
+    assert shown["zero_optimization"]["stage"] == 3
     told = json.loads(taojin("train", "--config", path, "--plan", "--json").out)
     assert told["time"]["money"] > 0
+    assert told["deepspeed"] == shown
     assert not (folder / "planned").exists()
 
 

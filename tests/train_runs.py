@@ -10,6 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,21 +117,48 @@ def run_workers(values: dict[str, Any], world: int, **environment: str) -> tuple
 
 
 def mortal_worker(values: dict[str, Any]) -> None:
-    """A Ray Train worker whose rank 1 is killed after step 5, once in a run."""
+    """A Ray Train worker whose rank 1 is killed after step 7, once in a run. Rank 0 writes the losses of every start to
+    RUN/losses, as lines of [step, loss]."""
+
+    def each(run: Path, process: Any, step: int, loss: float) -> None:
+        if process.rank == 0:
+            with (run / "losses").open("a") as file:
+                file.write(json.dumps([step, loss]) + "\n")
+        if process.rank == 1 and step == 7 and not (run / "killed").exists():
+            (run / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    _worker(values, each)
+
+
+def steady_worker(values: dict[str, Any]) -> None:
+    """A Ray Train worker that takes its time. Rank 0 writes the last step to RUN/step, and makes RUN/running-WORLD
+    after the third of a start."""
+    seen = 0
+
+    def each(run: Path, process: Any, step: int, loss: float) -> None:
+        nonlocal seen
+        seen += 1
+        if process.rank == 0:
+            (run / "step").write_text(str(step))
+            if seen == 3:
+                (run / f"running-{process.world}").touch()
+        time.sleep(0.1)
+
+    _worker(values, each)
+
+
+def _worker(values: dict[str, Any], each: Callable[[Path, Any, int, float], None]) -> None:
     from taojin.train import launch, loop
 
     real = loop.train
 
     def train(config: Any, process: Any, *, report: Any, on_step: Any) -> Any:
-        killed = Path(config.output) / "killed"
-
-        def each(step: int, steps: int, numbers: dict[str, float]) -> None:
+        def every(step: int, steps: int, numbers: dict[str, float]) -> None:
             on_step(step, steps, numbers)
-            if process.rank == 1 and step == 5 and not killed.exists():
-                killed.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+            each(Path(config.output), process, step, numbers["loss"])
 
-        return real(config, process, report=report, on_step=each)
+        return real(config, process, report=report, on_step=every)
 
     loop.train = train  # type: ignore[assignment]
     launch.worker(values)

@@ -254,7 +254,7 @@ class TokenData:
         row, at = np.argwhere((tokens < 0) | (tokens >= vocab_size))[0].tolist()
         pair, pieces = self._pieces(first + row)
         document = pieces[np.searchsorted(np.cumsum(pieces[:, 2]), at, side="right"), 0]
-        raise _outside(pair.indexed, int(tokens[row, at]), vocab_size, f" in document {document:,}")
+        raise _outside(pair.name, int(tokens[row, at]), vocab_size, f" in document {document:,}")
 
 
 class _Pair:
@@ -340,7 +340,7 @@ class _Pair:
             for block in self._spread_blocks():
                 for wrong in (int(block.min()), int(block.max())):
                     if not 0 <= wrong < vocab_size:
-                        raise _outside(self.indexed, wrong, vocab_size)
+                        raise _outside(self.name, wrong, vocab_size)
         if ends:
             self._check_ends(sorted(ends))
 
@@ -423,8 +423,8 @@ def _open_mask(prefix: str, pair: IndexedPair) -> NDArray[Any]:
     return learnt
 
 
-def _outside(pair: IndexedPair, token: int, vocab_size: int, where: str = "") -> InputError:
+def _outside(name: str, token: int, vocab_size: int, where: str = "") -> InputError:
     return InputError(
-        f"{pair.prefix}: expected ids below {vocab_size:,}, the vocabulary of the model, found {token:,}{where}: "
+        f"{name}: expected ids below {vocab_size:,}, the vocabulary of the model, found {token:,}{where}: "
         "take the model's own tokenizer, or a model with more embeddings"
     )

@@ -135,54 +135,57 @@ def _too_few(fitting: Sequence[int], free: int, resource: str, seconds: float) -
 
 
 @contextlib.contextmanager
-def watching_for_more(run: Folder, fitting: Sequence[int], workers: int, resource: str) -> Iterator[None]:
-    """While a run of `workers` lasts, ask it to stop when there are places for a larger one."""
+def watching_for_more(
+    run: Folder, fitting: Sequence[int], workers: int, resource: str, begun: Callable[[], bool]
+) -> Iterator[None]:
+    """While a run of `workers` lasts, ask it to stop when there are places for a larger one.
+
+    begun: whether the workers have theirs. A reservation made before would take them away.
+    """
     if workers == max(fitting):
         yield
         return
     growth = Growth(fitting, workers)
     over = threading.Event()
 
-    with reserved(resource, max(fitting) - workers) as held:
+    def watch() -> None:
+        from ray.exceptions import RayError
 
-        def watch() -> None:
-            from ray.exceptions import RayError
-
+        held: Callable[[], int] | None = None
+        with contextlib.ExitStack() as reservation:
             while not over.wait(LOOK_SECONDS):
                 # A head that restarts, or storage that is away, is looked at the next time.
                 with contextlib.suppress(OSError, RayError):
-                    if growth.look(held() + free_places(resource)) and requested(run) is None:
+                    if held is None and begun():
+                        held = reservation.enter_context(reserved(resource, max(fitting) - workers))
+                    if held and growth.look(held() + free_places(resource)) and requested(run) is None:
                         ask_to_stop(run, MORE)
 
-        with _thread(watch, over):
-            yield
+    with _thread(watch, over):
+        yield
 
 
 @contextlib.contextmanager
 def heeding_preemption(run: Folder) -> Iterator[None]:
     """In a worker of Ray Train: ask the run to stop when Ray tells that the node of any of its workers will be taken
     away (`ray drain-node`, an autoscaler, a head that got SIGTERM), so that it saves before."""
+    # What the public ray.train.get_preemption_info reads, without its meeting of all workers at every look.
+    from ray.train.v2._internal.execution.context import get_train_context
+
+    context = get_train_context()
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(NOTICE_SECONDS):
-            nodes = _nodes_to_go()
+            info = context.preemption_context.preemption_info
             # Storage that is away is tried again.
             with contextlib.suppress(OSError):
-                if nodes and requested(run) is None:
-                    ask_to_stop(run, f"{PREEMPTION}{', '.join(node[:8] for node in nodes)}")
+                if info and requested(run) is None:
+                    ask_to_stop(run, f"{PREEMPTION}{', '.join(node[:8] for node in info.preempted_node_ids)}")
                     return
 
     with _thread(watch, over):
         yield
-
-
-def _nodes_to_go() -> list[str]:
-    # What the public ray.train.get_preemption_info reads, without its meeting of all workers at every look.
-    from ray.train.v2._internal.execution.context import get_train_context
-
-    info = get_train_context().preemption_context.preemption_info
-    return info.preempted_node_ids if info else []
 
 
 @contextlib.contextmanager

@@ -5,8 +5,7 @@
 
 In: prefixes of the config. Out: the same prefixes, each with a local one. The first worker of each node fetches, in
 parts, several at a time; where `taojin tokenize` left a manifest, each part is compared with its checksum. A file is
-renamed when it is whole, and fetched again only when the object has another size or ETag. The other workers wait, and
-all of them exchange a word every few seconds meanwhile: a pair of terabytes outlasts any timeout of NCCL.
+renamed when it is whole, and fetched again only when the object has another size or ETag. The other workers wait.
 
 Costs the disk what the pairs take; nothing is ever removed from CACHE, which may go when no run needs it.
 """
@@ -17,24 +16,22 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 import xxhash
 
-from taojin.core.errors import ConfigError, InputError, StorageError, TaojinError
-from taojin.core.storage import Folder, first_line, resolve, with_retries
+from taojin.core.errors import ConfigError, InputError, StorageError
+from taojin.core.storage import Folder, resolve, with_retries
 from taojin.core.uris import last_part, with_suffix
 from taojin.train.recorded import Recorded, recorded
+from taojin.train.waiting import together
 
 # Of one request. Eight at a time fill the network of most machines.
 PART_BYTES = 32 << 20
 PARTS = 8
-# How long the workers of a node go without a word of their first one.
-WORD_SECONDS = 5.0
 KINDS = {".bin": "bin", ".idx": "idx", "_mask.bin": "mask_bin", "_mask.idx": "mask_idx"}
 
 
@@ -82,33 +79,12 @@ def local_pairs(
     if not places:
         return {}
     over = threading.Event()
-    with ThreadPoolExecutor(1, "fetch") as pool:
-        work = pool.submit(_fetch_all, folder, places, masked, over, report) if local_rank == 0 else None
-        try:
-            while True:
-                words = gather(_word(work))
-                problem = next((word for word in words if isinstance(word, TaojinError)), None)
-                if problem is not None:
-                    raise problem
-                if all(words):
-                    return {prefix: str(place) for prefix, place in places.items()}
-        finally:
-            over.set()
 
+    def work() -> None:
+        _fetch_all(folder, places, masked, over, report)
 
-def _word(work: Future[None] | None) -> bool | TaojinError:
-    """Whether this rank is ready, or what it met."""
-    if work is None:
-        return True
-    if not wait_for([work], WORD_SECONDS).done:
-        return False
-    try:
-        work.result()
-    except TaojinError as error:
-        return error
-    except OSError as error:
-        return StorageError(f"cache: {first_line(error)}")
-    return True
+    together(work if local_rank == 0 else None, gather, over.set)
+    return {prefix: str(place) for prefix, place in places.items()}
 
 
 def _place(folder: Path, prefix: str) -> Path:
@@ -163,9 +139,8 @@ def _version(uri: str) -> tuple[int, str]:
     """(bytes, what changes with the content). The time of an object is told in whole seconds, hence its ETag first."""
     filesystem, path = resolve(uri)
     with filesystem.open_input_file(path) as file:
-        told = {key.decode(): value.decode() for key, value in file.metadata().items()}
-        size = int(file.size())
-    return size, told.get("ETag") or str(filesystem.get_file_info(path).mtime_ns)
+        size, etag = int(file.size()), (file.metadata() or {}).get("ETag", b"").decode()
+    return size, etag or str(filesystem.get_file_info(path).mtime_ns)
 
 
 def _fetch(file: Wanted, over: threading.Event) -> None:

@@ -54,8 +54,7 @@ class Gauges:
         self._report = report
         self._clock = clock
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
-        self._asked = clock()
-        self._asks = 0
+        self._asked: float | None = None
         self._between = 0.0
         self._stepping = 0.0
         self._steps = 0
@@ -71,7 +70,8 @@ class Gauges:
         self.meter = self._meter(last)
         self.meter.tick()
         # What one more step and its checkpoint took before.
-        needed = last.get("step_seconds", 0.0) + last.get("save_seconds", 0.0)
+        self._between = last.get("step_seconds", 0.0)
+        needed = self._between + last.get("save_seconds", 0.0)
         if last and config.budget is not None and first < self._total and self.meter.must_stop(needed):
             short = "" if told >= config.budget else ", too little is left for a step and its checkpoint"
             raise ConfigError(
@@ -86,13 +86,13 @@ class Gauges:
     def over_budget(self, save_seconds: float) -> bool:
         """Whether another step, and a save of so long, would spend more than the budget. Asked once a step.
 
-        What lies between two questions is what lies before the next: steps, validations and waiting for saves.
+        What lay between two questions may lie before the next: a step, a validation, waiting for a save. The first step
+        is not taken for a measure, as warm-up does not come again.
         """
         now = self._clock()
-        interval, self._asked = now - self._asked, now
-        # Warm-up, which is in the first, does not come again.
-        self._between = interval if self._asks < 2 else max(self._between, interval)
-        self._asks += 1
+        if self._asked is not None:
+            self._between = max(self._between, now - self._asked)
+        self._asked = now
         self.meter.tick()
         return self.meter.must_stop(self._between + save_seconds)
 

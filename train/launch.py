@@ -1,9 +1,10 @@
 """A training run as Ray Train workers, or, for a single one, in this process: the same loop, with or without Ray.
 
-Ray Train starts the workers, makes their process group and starts all of them again when one is lost; they find the
-newest checkpoint by themselves, so what Ray knows of checkpoints is not used. What would fail the same way again (an
-error of ours: data, configuration, a loss that is no number) is written down by the worker that met it and ends the
-run; anything else is tried again until it has failed RETRIES times in a row without a new checkpoint.
+Ray Train starts the workers and makes their process group; they find the newest checkpoint by themselves, so what Ray
+knows of checkpoints is not used. It starts them once: when any is lost, or has to go elsewhere, it is for this process
+to start all again, on as many as there are places for now (`elastic`). What would fail the same way again (an error of
+ours: data, configuration, a loss that is no number) is written down by the worker that met it and ends the run;
+anything else is tried again until it has failed RETRIES times in a row without a new checkpoint.
 
 SIGTERM to this process makes RUN/stop, at which the workers save and end. Cost: a start of Ray, some 10 s, and of the
 workers, some 10 s for the imports of PyTorch, transformers and DeepSpeed.
@@ -29,6 +30,7 @@ from taojin.train.console import LOG_SECONDS, Console, every
 from taojin.train.elastic import asked_to_end, heeding_preemption, starts_again, wait_for_places, watching_for_more
 from taojin.train.model import read_model, weight_files
 from taojin.train.parallel import fitting_workers, layout
+from taojin.train.run_folder import RUN_JSON
 from taojin.train.stop import STOP, ask_to_stop, requested, withdraw
 
 RETRIES = 3
@@ -43,8 +45,13 @@ RAY_ENVIRONMENT = {
     # How often it looks for nodes that will be taken away; default 5 s, of 30 that some clouds give.
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "2",
 }
+MESSAGE_CHARACTERS = 160
 NO_PLACES = "the cluster did not give the workers a place"
 STATUS_SECONDS = 5.0
+# In RUN/starts/START.
+STATUS = "status.json"
+OUTCOME = "outcome.json"
+ERROR = "error.json"
 
 
 def launch(config: TrainConfig, report: Callable[[str], None] | None = None) -> dict[str, Any]:
@@ -78,64 +85,72 @@ def run_here(config: TrainConfig, console: Console) -> dict[str, Any]:
 
 def _on_ray(config: TrainConfig, run: Folder, console: Console) -> dict[str, Any]:
     """Start after start, until the run has ended."""
-    report = console.note
     resource = "GPU" if on_gpus(config) else "CPU"
     fitting = fitting_workers(config)
-    timeout = config.start_timeout if _address(config) else 0.0
-    failures, last, since = 0, _step(run), time.monotonic()
+    failed, since, timeout = _Failures(_step(run)), time.monotonic(), config.start_timeout
     while True:
-        workers = wait_for_places(run, fitting, resource, since=since, timeout=timeout, report=report)
+        workers = wait_for_places(run, fitting, resource, since=since, timeout=timeout, report=console.note)
         if workers is None:
             return _ended(run)
         if workers < config.workers:
-            report(f"starting with {workers:,} of {config.workers:,} workers")
+            console.note(f"starting with {workers:,} of {config.workers:,} workers")
         start = uuid.uuid4().hex[:8]
-        with _watching(run, start, console), watching_for_more(run, fitting, workers, resource):
-            problem = _fit(config, run, start, workers)
         notes = run.child("starts").child(start)
-        asked = asked_to_end(run)
-        if notes.exists("outcome.json"):
-            outcome: dict[str, Any] = notes.read_json("outcome.json")
-            if not starts_again(outcome["reason"]):
-                return outcome
-            if asked:
-                return {**outcome, "reason": asked}
-            report(f"{outcome['reason']}: starting again from step {outcome['steps']:,}")
-            since = time.monotonic()
-            continue
-        if notes.exists("error.json"):
-            error = notes.read_json("error.json")
-            raise getattr(errors, error["kind"], RunError)(error["message"])
+        more = watching_for_more(run, fitting, workers, resource, begun=lambda: notes.exists(STATUS))  # noqa: B023
+        with _watching(notes, console), more:
+            problem = _fit(config, run, start, workers)
+        asked, outcome = asked_to_end(run), _outcome(notes)
+        if outcome and not starts_again(outcome["reason"]):
+            return outcome
         step = _step(run)
         if asked:
-            report(f"workers lost ({problem}) before they could save: what came after step {step:,} is not kept")
-            return _ended(run)
+            if not outcome:
+                console.note(f"{problem}: nothing was saved after step {step:,}")
+            return {**outcome, "reason": asked} if outcome else _ended(run)
         if problem == NO_PLACES and time.monotonic() - since < timeout:
             # The cluster did not know yet that a node is gone.
             continue
+        if not outcome:
+            failed.again(step, problem)
+        console.note(f"{outcome['reason'] if outcome else problem}; starting again from step {step:,}")
         since = time.monotonic()
-        failures, last = (failures + 1, last) if step == last else (1, step)
-        if failures >= RETRIES:
-            raise RunError(f"the workers failed {failures} times since step {step:,}; the last time: {problem}")
-        report(f"workers lost ({problem}); starting again from step {step:,}")
+
+
+class _Failures:
+    """Starts that failed in a row without a new checkpoint."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._count = 0
+
+    def again(self, step: int, problem: str) -> None:
+        """Raises RunError when that was too often."""
+        self._count = self._count + 1 if step == self._step else 1
+        self._step = step
+        if self._count >= RETRIES:
+            raise RunError(f"the workers failed {self._count} times since step {step:,}; the last time: {problem}")
+
+
+def _outcome(notes: Folder) -> dict[str, Any] | None:
+    """Of a start whose workers came to an end by themselves; None where they did not. Raises the error of ours that one
+    of them met."""
+    if notes.exists(OUTCOME):
+        return dict(notes.read_json(OUTCOME))
+    if notes.exists(ERROR):
+        error = notes.read_json(ERROR)
+        raise getattr(errors, error["kind"], RunError)(error["message"])
+    return None
 
 
 def _ended(run: Folder) -> dict[str, Any]:
     """The outcome of a run that was asked to end while it had no workers."""
     from taojin.train.loop import Outcome
 
+    total = run.read_json(RUN_JSON)["steps"] if run.exists(RUN_JSON) else 0
+    reason = requested(run) or STOP
     steps = _step(run)
-    total = run.read_json("run.json")["steps"] if run.exists("run.json") else 0
     return asdict(
-        Outcome(
-            steps=steps,
-            total_steps=total,
-            first_step=steps,
-            loss=None,
-            saves=0,
-            failed_saves=0,
-            reason=requested(run) or STOP,
-        )
+        Outcome(steps=steps, total_steps=total, first_step=steps, loss=None, saves=0, failed_saves=0, reason=reason)
     )
 
 
@@ -150,8 +165,8 @@ def connected(config: TrainConfig) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    _connect(ray, config)
     try:
+        _connect(ray, config)
         yield ray
     finally:
         ray.shutdown()
@@ -175,6 +190,13 @@ def _connect(ray: Any, config: TrainConfig) -> None:
             ray.init(address="local", num_cpus=cpus, include_dashboard=False, _node_ip_address=LOOPBACK, **common)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise ConfigError(f"address: {address or 'an embedded Ray'}: {first_line(error)}") from None
+    needed, gpus = config.min_workers or config.workers, int(ray.cluster_resources().get("GPU", 0))
+    if not address and on_gpus(config) and gpus < needed:
+        # A cluster may grow; a machine does not.
+        raise ConfigError(
+            f"workers: {needed:,} need a GPU each, this machine has {gpus:,}; lower workers, or name the address of a "
+            "cluster"
+        )
 
 
 def _fit(config: TrainConfig, run: Folder, start: str, workers: int) -> str:
@@ -216,7 +238,7 @@ def _what_failed(error: Any) -> str:
         if isinstance(getattr(failure, "failure", failure), RayActorError):
             return f"worker {rank} died"
     for rank, failure in failures.items():
-        return f"worker {rank}: {first_line(failure)}"
+        return f"worker {rank}: {first_line(failure)[:MESSAGE_CHARACTERS]}"
     return first_line(error)
 
 
@@ -245,10 +267,10 @@ def worker(values: dict[str, Any]) -> None:
                 if process.rank == 0:
                     tell({})
     except TaojinError as error:
-        notes.write_json("error.json", {"kind": type(error).__name__, "message": str(error)})
+        notes.write_json(ERROR, {"kind": type(error).__name__, "message": str(error)})
         raise
     if process.rank == 0:
-        notes.write_json("outcome.json", asdict(outcome))
+        notes.write_json(OUTCOME, asdict(outcome))
 
 
 def _hush(step: int, steps: int, numbers: dict[str, float]) -> None:
@@ -258,14 +280,13 @@ def _hush(step: int, steps: int, numbers: dict[str, float]) -> None:
 def _tell(notes: Folder, status: dict[str, Any]) -> None:
     # For a person's eyes: storage that does not take it must not end the run.
     with contextlib.suppress(OSError):
-        notes.write_json("status.json", status)
+        notes.write_json(STATUS, status)
 
 
 @contextlib.contextmanager
-def _watching(run: Folder, start: str, console: Console) -> Iterator[None]:
+def _watching(notes: Folder, console: Console) -> Iterator[None]:
     """Meanwhile, tell what rank 0 writes. Ray's own way, forwarding output, repeats every line of every worker."""
     over = threading.Event()
-    notes = run.child("starts").child(start)
 
     def watch() -> None:
         heard, ended = 0, False
@@ -273,7 +294,7 @@ def _watching(run: Folder, start: str, console: Console) -> Iterator[None]:
             # Once more after the end, for what was said last.
             ended = over.wait(STATUS_SECONDS if console.live else LOG_SECONDS)
             with contextlib.suppress(OSError):
-                status = notes.read_json("status.json")
+                status = notes.read_json(STATUS)
                 for note in status["said"][heard:]:
                     console.note(note)
                 heard = len(status["said"])

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from taojin.core.errors import ConfigError, InputError, RunError, TaojinError
+from taojin.core.errors import InputError, RunError, TaojinError
 from taojin.core.storage import Folder
 from taojin.train.checkpoint import newest
 from taojin.train.config import TrainConfig
@@ -41,6 +41,7 @@ from taojin.train.restoring import Restorer
 from taojin.train.run_folder import settle
 from taojin.train.saving import Saver
 from taojin.train.schedule import learning_rate, phases
+from taojin.train.sequence import divide_attention, slices
 from taojin.train.stop import Stop
 from taojin.train.tracking import Tracker, last_numbers, require_packages
 from taojin.train.validating import Validation
@@ -98,10 +99,8 @@ class _Run:
         self.report = report
         self.folder = Folder(config.output)
         self.layout: Layout = layout(config, process.world)
-        if self.layout.sequence > 1:
-            raise ConfigError("parallel.sequence: not built yet for engine deepspeed; use tensor, or set it to 1")
         values = read_model(config.model)
-        if self.layout.tensor > 1:
+        if self.layout.model > 1:
             check_model(config, values)
         self.model_config = transformers_config(values, sequence_length=config.sequence_length)
         vocab_size = self.model_config.vocab_size
@@ -127,6 +126,7 @@ class _Run:
             world=process.world,
             local_rank=process.local_rank,
             tensor=self.layout.tensor,
+            stage=config.zero.stage,
             gather=process.gather,
         )
         self.engine = self._make_engine(restorer is not None and restorer.universal)
@@ -152,7 +152,8 @@ class _Run:
     def go(self, on_step: Callable[[int, int, dict[str, float]], None]) -> Outcome:
         config, loss, saved_at, reason = self.config, None, self.first, FINISHED
         last: dict[str, float] = {}
-        batches = read_ahead(self.data, self.layout, self.process.rank, self.first, self.total)
+        rank = self.process.rank
+        batches = slices(read_ahead(self.data, self.layout, rank, self.first, self.total), self.layout, rank)
         for step in range(self.first, self.total):
             numbers = self._step(step, batches)
             done = step + 1
@@ -211,9 +212,9 @@ class _Run:
         if parts[0].loss_mask is not None:
             parts += [next(batches) for _ in range(self.layout.accumulation - 1)]
             waited = time.perf_counter() - began
-            targets = self.process.total(sum(map(targets_of, parts)))[0] / self.layout.model
-        # DeepSpeed divides by accumulation and averages over its data-parallel ranks.
-        scale = self.layout.accumulation * self.layout.data / max(targets, 1.0)
+            targets = self.process.total(sum(map(targets_of, parts)))[0] / self.layout.tensor
+        # DeepSpeed divides by accumulation and averages over the ranks that it takes for data-parallel ones.
+        scale = self.layout.accumulation * self.layout.averaged / max(targets, 1.0)
         summed = torch.zeros((), dtype=torch.float64, device=self.process.device)
         for micro in range(self.layout.accumulation):
             if micro >= len(parts):
@@ -247,11 +248,16 @@ class _Run:
         total, asked, pending_sum, problem_sum = self.process.total(summed, float(self.stop.asked()), pending, problems)
         self.stopping = asked > 0
         self.saver.settle(int(pending_sum), int(problem_sum))
-        return total / self.layout.model
+        # Ranks of a tensor have the same loss, those of a sequence each a part of it.
+        return total / self.layout.tensor
 
     def _make_engine(self, universal: bool) -> Any:
         config = self.config
         values = deepspeed_config(config, self.process.world, self.process.kind, universal)
+        if self.layout.sequence > 1:
+            divide_attention(
+                self.model_config, config.attention, self.layout, separate_documents=config.separate_documents
+            )
         # Tensor parallelism divides the matrices first, which takes them whole.
         divided = values if config.zero.stage == 3 and self.layout.tensor == 1 else None
         model = build_model(

@@ -11,20 +11,23 @@ from taojin.train.data import Batch, TokenData
 from taojin.train.engine import Process
 from taojin.train.feed import read_ahead
 from taojin.train.parallel import Layout
+from taojin.train.sequence import DIVIDED, Slice, slices
 
 # exp of more is no number.
 LARGEST_LOSS = 700.0
 
 
 def summed_loss(model: Any, batch: Batch, device: str) -> Any:
-    """Σ -log p of the targets of a micro-batch, fp32, with its graph. model: from tokens to logits."""
+    """Σ -log p of the targets of a micro-batch, fp32, with its graph; of a slice, of its part. model: from tokens to
+    logits."""
     import torch
     from torch.nn.functional import cross_entropy
 
     tokens = torch.from_numpy(batch.tokens).to(device, non_blocking=True)
     positions = None if batch.positions is None else torch.from_numpy(batch.positions).to(device, non_blocking=True)
     # Positions that begin anew are what transformers takes for a border that attention does not cross.
-    logits = model(input_ids=tokens[:, :-1], position_ids=positions, use_cache=False).logits
+    divided = {DIVIDED: True} if isinstance(batch, Slice) else {}
+    logits = model(input_ids=tokens[:, :-1], position_ids=positions, use_cache=False, **divided).logits
     losses = cross_entropy(
         logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="sum" if batch.loss_mask is None else "none"
     )
@@ -49,7 +52,7 @@ def mean_loss(engine: Any, data: TokenData, batches: int, layout: Layout, proces
     engine.eval()
     try:
         with torch.no_grad():
-            for part in read_ahead(data, layout, process.rank, 0, batches):
+            for part in slices(read_ahead(data, layout, process.rank, 0, batches), layout, process.rank):
                 summed += summed_loss(engine, part, process.device).double()
                 targets += targets_of(part)
     finally:

@@ -110,6 +110,7 @@ def megatron_launch(config: TrainConfig, model: Mapping[str, Any]) -> Launch:
             # Kernels must start in the order they were queued for communication to overlap with computation.
             "CUDA_DEVICE_MAX_CONNECTIONS": "1",
             "OMP_NUM_THREADS": "1",
+            **({"WANDB_MODE": _wandb(config)} if _wandb(config) != "off" else {}),
         },
         arguments=[
             *_model(config, shape, model),
@@ -327,10 +328,15 @@ def _files(config: TrainConfig) -> list[str]:
     if config.tracking.tensorboard:
         flags += _flags(tensorboard_dir=f"{output}/tensorboard")
         flags.append("--log-validation-ppl-to-tensorboard")
-    if config.tracking.wandb != "off":
+    if _wandb(config) != "off":
         name = config.tracking.name or output.rstrip("/").rpartition("/")[2]
         flags += _flags(wandb_project=config.tracking.project, wandb_exp_name=name, wandb_save_dir=f"{output}/wandb")
     return flags
+
+
+def _wandb(config: TrainConfig) -> str:
+    """Off by default: Megatron-LM does not start where the package is missing."""
+    return config.tracking.wandb if "wandb" in config.tracking.model_fields_set else "off"
 
 
 def _flags(**values: Any) -> list[str]:

@@ -37,6 +37,11 @@ class Layout(NamedTuple):
         """Workers that see the same samples."""
         return self.tensor * self.sequence * self.pipeline
 
+    @property
+    def averaged(self) -> int:
+        """Workers whose losses are parts of one sum; the others repeat them, tensor by tensor."""
+        return self.data * self.sequence
+
     def data_rank(self, rank: int) -> int:
         """Which rows of a batch a worker takes; with DeepSpeed, where the workers of one copy are neighbours."""
         return rank // self.model
@@ -175,7 +180,13 @@ def _check_combination(config: TrainConfig) -> None:
         )
     if parallel.sequence > 1 and config.attention == "eager":
         raise ConfigError(
-            "attention: eager with sequence parallel: it needs a whole attention mask, which Ulysses drops; use sdpa"
+            "attention: eager with sequence parallel: it always takes a mask, which no worker has whole; use sdpa or "
+            "flash_attention_2"
+        )
+    if config.attention == "flash_attention_2" and config.separate_documents and config.micro_batch > 1:
+        raise ConfigError(
+            f"micro_batch: {config.micro_batch} with separate_documents and flash_attention_2, of which transformers "
+            f"tells documents apart in micro-batches of one sequence only; set it to 1, or use sdpa"
         )
 
 

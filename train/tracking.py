@@ -7,7 +7,7 @@
 TensorBoard and offline files need a local RUN; `metrics/` is everywhere. What a killed run wrote beyond its last
 checkpoint is written again by the next start: of two lines of a step the one of the later file counts (`read_metrics`).
 Weights & Biases has a folder of files for every start, all under the id in RUN/wandb/id, so that
-`wandb sync RUN/wandb/offline-run-*` makes one run of them; steps that it has already are not taken twice.
+`wandb sync RUN/wandb/offline-run-*` makes one run of them.
 
 A row costs about 1 ms with everything, most of it TensorBoard and Weights & Biases, whose service is a process of its
 own that ends with this one. Storage that fails is told once and never ends a run.
@@ -230,15 +230,17 @@ class _TensorBoard:
 
 class _Wandb:
     def __init__(self, folder: Folder, tracking: Tracking, settings: dict[str, Any]) -> None:
+        self._scratch = None if folder.is_local else tempfile.TemporaryDirectory(prefix="taojin-wandb-")
+        where = folder.path() if self._scratch is None else self._scratch.name
         # Read at the import: without it even offline runs report to the makers of the library.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        # Its service keeps a log there, by default in the home, and complains on stderr where there is none.
+        os.environ.setdefault("WANDB_CACHE_DIR", f"{where}/wandb/cache")
         import wandb
 
         known = wandb.Settings.model_fields
         mode: Any = tracking.wandb
         quiet = {name: value for name, value in _QUIET.items() if name in known}
-        self._scratch = None if folder.is_local else tempfile.TemporaryDirectory(prefix="taojin-wandb-")
-        where = folder.path() if self._scratch is None else self._scratch.name
         Path(where).mkdir(parents=True, exist_ok=True)
         try:
             self._run = wandb.init(
@@ -266,7 +268,7 @@ class _Wandb:
             self._scratch.cleanup()
 
 
-# Nothing on the terminal, nothing of the machine, the account or the source code: the numbers are ours alone.
+# Nothing on the terminal; nothing of the machine, the account or the source code in the files.
 _QUIET: dict[str, Any] = {
     "silent": True,
     "console": "off",
@@ -276,6 +278,8 @@ _QUIET: dict[str, Any] = {
     "x_disable_stats": True,
     "x_disable_machine_info": True,
     "x_save_requirements": False,
+    # Seconds of rows that a killed run loses there; its service writes every 15 otherwise.
+    "x_transaction_log_flush_interval": 1.0,
 }
 
 
