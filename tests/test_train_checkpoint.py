@@ -167,7 +167,9 @@ def test_a_converted_checkpoint_is_made_once_and_again_where_it_was_damaged(
 
     def load() -> None:
         """On one worker what two have written."""
-        restorer = Restorer(folder, saved, rank=0, world=1, local_rank=0, tensor=1, gather=lambda value: [value])
+        restorer = Restorer(
+            folder, saved, rank=0, world=1, local_rank=0, tensor=1, stage=1, gather=lambda value: [value]
+        )
         with restorer._root() as root:
             assert (root / "step-00000004/universal/weights.pt").read_bytes() == b"weights"
 
