@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -61,6 +62,10 @@ def torchrun(config: Path, workers: int) -> list[str | Path]:
     return [TORCHRUN, "--standalone", f"--nproc-per-node={workers}", "-m", "bench.training", config]
 
 
+def taojin(config: Path) -> list[str | Path]:
+    return [TAOJIN, "train", "--config", config]
+
+
 def metrics(folder: Path) -> dict[int, dict[str, float]]:
     return read_metrics(Folder(str(folder)))
 
@@ -70,14 +75,14 @@ def metrics(folder: Path) -> dict[int, dict[str, float]]:
 
 def ray_and_torchrun(work: Path) -> list[Row]:
     """In turns, so that a slow minute of the machine spoils both alike; the medians count."""
-    common = {"steps": STEPS, "workers": WORKERS, "model": "small"}
+    common: dict[str, Any] = {"steps": STEPS, "workers": WORKERS, "model": "small"}
     speeds: dict[str, list[float]] = {"ray": [], "torchrun": []}
     waits: list[float] = []
     rows = []
     for turn in range(ROUNDS):
         for kind in speeds:
             config = write_config(work, f"{kind}-{turn}", **common)
-            command = [TAOJIN, "train", "--config", config] if kind == "ray" else torchrun(config, WORKERS)
+            command = taojin(config) if kind == "ray" else torchrun(config, WORKERS)
             usage, calibration = run(f"{WORKERS} workers under {kind}", command)
             steps = metrics(work / f"{kind}-{turn}")
             # From row to row: what is done between two steps counts as well.
@@ -108,13 +113,19 @@ def ray_and_torchrun(work: Path) -> list[Row]:
 
 def recovery(work: Path) -> list[Row]:
     """SIGKILL to a worker: seconds to the next step, less those of a whole start under torchrun to its first step."""
-    common = {"steps": 3 * KILLED_AT, "save_every": 2, "asynchronous_save": False, "workers": WORKERS, "model": "tiny"}
+    common: dict[str, Any] = {
+        "steps": 3 * KILLED_AT,
+        "save_every": 2,
+        "asynchronous_save": False,
+        "workers": WORKERS,
+        "model": "tiny",
+    }
     plain = work / "unkilled"
     began = time.time()
     run("start under torchrun", torchrun(write_config(work, "unkilled", **common), WORKERS))
     steps = metrics(plain)
     start_up = steps[1]["time"] - began
-    run("the run unkilled", [TAOJIN, "train", "--config", write_config(work, "whole", **common)])
+    run("the run unkilled", taojin(write_config(work, "whole", **common)))
     with _running(write_config(work, "killed", **common)) as driver:
         _wait(lambda: KILLED_AT in metrics(work / "killed"), driver)
         victim = _workers(driver)[-1]
@@ -140,7 +151,7 @@ def recovery(work: Path) -> list[Row]:
 @contextmanager
 def _running(config: Path) -> Iterator["subprocess.Popen[str]"]:
     running = subprocess.Popen(
-        [TAOJIN, "train", "--config", config], cwd=corpus.ROOT, env={**os.environ, **ENVIRONMENT}, text=True,
+        taojin(config), cwd=corpus.ROOT, env={**os.environ, **ENVIRONMENT}, text=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
@@ -178,7 +189,13 @@ def _wait(ready: Callable[[], bool], driver: "subprocess.Popen[str]") -> None:
 def resized(work: Path) -> list[Row]:
     """The same run on other numbers of workers in turn: how far its losses are from the uninterrupted one's."""
     part = RESIZED_STEPS // len(RESIZED)
-    common = {"steps": RESIZED_STEPS, "save_every": part, "keep_last": 10, "model": "tiny", "sequence_length": 128}
+    common: dict[str, Any] = {
+        "steps": RESIZED_STEPS,
+        "save_every": part,
+        "keep_last": 10,
+        "model": "tiny",
+        "sequence_length": 128,
+    }
     run("uninterrupted", torchrun(write_config(work, "uninterrupted", **common), RESIZED[0]))
     expected = metrics(work / "uninterrupted")
     worst = 0.0

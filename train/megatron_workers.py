@@ -135,8 +135,9 @@ def _rounds(
 def _places(config: TrainConfig, run: Folder, report: Callable[[str], None]) -> bool:
     """Whether there are, after some waiting, places for all; False where the run is asked to stop meanwhile."""
     resource = "GPU" if on_gpus(config) else "CPU"
-    timeout = config.start_timeout if config.address or os.environ.get("RAY_ADDRESS") else 0.0
-    found = wait_for_places(run, [config.workers], resource, since=time.monotonic(), timeout=timeout, report=report)
+    found = wait_for_places(
+        run, [config.workers], resource, since=time.monotonic(), timeout=config.start_timeout, report=report
+    )
     return found is not None
 
 
