@@ -161,11 +161,18 @@ class Folder:
         filesystem, _ = self.resolve()
         path = self.path(name)
         if not self.is_local:
-            # An upload that is not completed never shows. pyarrow completes it when the stream is closed, so on an
-            # exception it is left open; the manifest entry, written later, is what makes a file count.
+            # An upload that is not completed never shows, but pyarrow cannot abandon one: its destructor completes it,
+            # maybe over what a retry has written by then. So it is completed here, and removed.
             output = filesystem.open_output_stream(path)
             sink = Sink(output)
-            yield sink
+            try:
+                yield sink
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    output.close()
+                with contextlib.suppress(OSError):
+                    filesystem.delete_file(path)
+                raise
             output.close()
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)

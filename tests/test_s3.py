@@ -3,6 +3,7 @@
 Credentials come from the environment, as AWS has it; the endpoint from AWS_ENDPOINT_URL or from the URI's query.
 """
 
+import gc
 import os
 from pathlib import Path
 
@@ -104,6 +105,25 @@ def test_an_index_may_lie_on_a_store(server: str, corpus: Path, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("keys")
+def test_an_upload_that_failed_leaves_nothing_that_could_replace_the_next(server: str) -> None:
+    """pyarrow's streams complete their upload when they are destroyed, and an exception keeps them alive till later."""
+    folder = storage.Folder(f"s3://bucket/torn?scheme=http&endpoint_override={server}")
+
+    def torn() -> None:
+        with folder.create("part") as sink:
+            sink.write(b"x" * 12_000_000)
+            raise OSError("cut")
+
+    with pytest.raises(OSError, match="cut") as caught:
+        torn()
+    assert not folder.exists("part")
+    with folder.create("part") as sink:
+        sink.write(b"y" * 20_000_000)
+    del caught, sink
+    gc.collect()
+    assert folder.read_bytes("part") == b"y" * 20_000_000
+
+
 def test_an_output_in_an_input_on_a_store_is_refused(server: str, corpus: Path) -> None:
     query = f"?scheme=http&endpoint_override={server}"
     upload(server, corpus, "inside")

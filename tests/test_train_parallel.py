@@ -73,6 +73,13 @@ def test_a_layout_is_told_in_a_row() -> None:
     assert row == "16 workers = 8 data × 2 tensor; 512 sequences = 8 × 4 micro-batch × 16 accumulated"
 
 
+@pytest.mark.parametrize(("parallel", "averaged"), [({}, 8), ({"tensor": 4}, 2), ({"sequence": 4}, 8)])
+def test_ranks_of_a_tensor_repeat_a_loss_and_those_of_a_sequence_have_parts(
+    parallel: dict[str, int], averaged: int
+) -> None:
+    assert layout(config(workers=8, global_batch=8, parallel=parallel)).averaged == averaged
+
+
 def test_neighbours_share_a_copy_and_its_rows() -> None:
     placed = layout(config(workers=8, global_batch=8, parallel={"sequence": 4}))
     assert [placed.data_rank(rank) for rank in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -95,6 +102,10 @@ def test_divisors_are_all_divisors(number: int) -> None:
         ({"parallel": {"tensor": 2, "sequence": 2}}, "set one to 1"),
         ({"parallel": {"sequence": 3}}, "does not divide sequence_length 4096; 1, 2, 4, 8 would do"),
         ({"parallel": {"sequence": 2}, "attention": "eager"}, "use sdpa"),
+        (
+            {"separate_documents": True, "attention": "flash_attention_2", "micro_batch": 2},
+            "micro_batch: 2 with separate_documents and flash_attention_2",
+        ),
         ({"parallel": {"tensor": 2}, "zero": {"partition_within": 2}}, "partition_within"),
         ({"zero": {"partition_within": 3}, "workers": 8}, "3 does not divide 8 workers; 1, 2, 4, 8 would do"),
         ({"micro_batch": 3}, "micro_batch: 3 does not divide global_batch 256; 1, 2, 4, 8 would do"),

@@ -5,6 +5,7 @@
 """
 
 import json
+import math
 import shutil
 import socket
 import subprocess
@@ -101,7 +102,7 @@ def main() -> None:
         numbers: dict[int, dict[str, float]] = {}
 
         def on_step(step: int, _: int, found: dict[str, float], numbers: Any = numbers) -> None:
-            numbers[step] = {name: found[name] for name in NUMBERS if name in found}
+            numbers[step] = {name: found[name] for name in NUMBERS if math.isfinite(found.get(name, math.nan))}
 
         outcome = train(config, process, on_step=on_step)
         if process.rank == 0:

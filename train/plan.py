@@ -20,6 +20,8 @@ from taojin.train.zero import deepspeed_config
 
 LINE_WIDTH = 96
 GIB = 2**30
+# A parameter: fp32 weights, momentum, variance.
+OPTIMIZER_BYTES = 12
 # Assumed: the driver's context and libraries, communication channels, and what an allocator loses to fragments.
 RESERVED_BYTES = 2 * GIB
 PARTS = {
@@ -124,6 +126,10 @@ def memory_values(config: TrainConfig, shape: Shape, device: Device | None, valu
         f"{in_gib(RESERVED_BYTES)} a device are reserved for driver, communication and fragments",
         "attention without a matrix of scores (sdpa, flash); documents packed with borders may need more",
     ]
+    if config.asynchronous_save:
+        values["assumptions"].append(
+            f"asynchronous saves keep {in_gib(OPTIMIZER_BYTES * shape.parameters)} of host memory, over all workers"
+        )
     if setup.offload_optimizer != "none" or setup.offload_parameters != "none":
         values["assumptions"].append("host memory with DeepSpeed's factor of 1.5 for pinned buffers")
     return {
