@@ -198,6 +198,41 @@ def test_the_loss_is_the_mean_over_the_targets_of_the_whole_batch(process: Proce
     assert cut.losses == pytest.approx(whole.losses, abs=1e-5)
 
 
+def test_a_padding_token_and_tied_matrices_are_no_obstacle(process: Process, folder: Path) -> None:
+    """transformers sets the row of a padding token to zero as it makes a model, which ZeRO-3 has divided by then."""
+    run_values(folder, "padded")
+    model = folder / "padded.json"
+    model.write_text(json.dumps({**TINY_LLAMA, "pad_token_id": 0, "tie_word_embeddings": True}))
+    common = {"model": str(model), "steps": 3}
+    divided = run(process, run_values(folder, "padded", **common))
+    plain = run(process, run_values(folder, "padded-plain", zero={"stage": 1}, **common))
+    assert divided.losses == pytest.approx(plain.losses, abs=1e-5)
+    output = folder / "padded-model"
+    export(str(divided.output), str(output))
+    import transformers
+
+    loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(output)
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+
+
+def test_zero_0_comes_back_and_is_exported(process: Process, folder: Path, reference: Done) -> None:
+    import torch
+    import transformers
+
+    values = run_values(folder, "undivided", zero={"stage": 0}, steps=12)
+    whole = run(process, values)
+    assert whole.losses == pytest.approx(reference.losses, abs=1e-4)
+    shutil.rmtree(whole.output / "checkpoints/step-00000012")
+    assert run(process, values).losses == {step: whole.losses[step] for step in range(9, 13)}
+    output = folder / "undivided-model"
+    export(str(whole.output), str(output), step=8)
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(output, dtype=torch.float32)
+    data, _ = open_data(TrainConfig(**values), 512)
+    with torch.no_grad():
+        loss = float(summed_loss(model, data.batch(8), "cpu")) / (8 * 32)
+    assert loss == pytest.approx(whole.losses[9], abs=1e-5)
+
+
 def test_zero_divides_without_changing_a_step(process: Process, folder: Path, reference: Done) -> None:
     plain = run(process, run_values(folder, "plain", zero={"stage": 1}, steps=12))
     assert plain.losses == pytest.approx(reference.losses, abs=1e-4)

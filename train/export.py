@@ -14,6 +14,7 @@ is whole. The weights are the optimizer's fp32 ones, rounded to the precision of
 """
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -44,6 +45,7 @@ from taojin.train.restoring import convert, fetch
 
 # The usual size: what a loader maps at once, and what hubs take.
 SHARD_BYTES = 5_000_000_000
+WHOLE_MODEL = "mp_rank_00_model_states.pt"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 CARD = "README.md"
 
@@ -205,9 +207,17 @@ def _parameters(source: Path, checkpoint: Checkpoint, dtype: Any, tied: bool) ->
 
 
 def _gathered(source: Path) -> Iterator[tuple[str, Any]]:
+    import torch
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
-    states = get_fp32_state_dict_from_zero_checkpoint(str(source.parent), tag=source.name, lazy_mode=True)
+    if not any(source.glob("*_optim_states.pt")):
+        # ZeRO-0 divides nothing: the module is whole in its one file.
+        states = torch.load(source / WHOLE_MODEL, map_location="cpu", mmap=True, weights_only=False)
+        yield from states["module"].items()
+        return
+    # It tells its progress on stdout, which is for the command's own answer.
+    with contextlib.redirect_stdout(io.StringIO()):
+        states = get_fp32_state_dict_from_zero_checkpoint(str(source.parent), tag=source.name, lazy_mode=True)
     for name, tensor in states.items():
         # Lazily: what is divided is put together when it is asked for.
         yield name, tensor.contiguous()
@@ -217,6 +227,8 @@ def _merged(source: Path) -> Iterator[tuple[str, Any]]:
     import torch
 
     step = Folder(str(source))
+    if not any(source.glob("*_optim_states.pt")):
+        raise InputError(f"{source}: weights of ZeRO-0 that are divided by tensor cannot be exported; use zero.stage 1")
     if not step.exists(UNIVERSAL_MANIFEST):
         convert(step, source)
     for path in sorted((source / UNIVERSAL / "zero").glob("*/fp32.pt")):

@@ -88,12 +88,15 @@ def build_model(
     """
     import torch
     import transformers
+    from transformers.initialization import no_init_weights
 
     files = weight_files(source)
     # Looked up first: the import of a model's code must not see what zero.Init replaces in torch.
     kind: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    with _divided(zero):
+    # Weights are drawn or read below; as the module is made they are divided already, and cannot be drawn whole.
+    with _divided(zero), no_init_weights():
         model = kind._from_config(config, dtype=getattr(torch, DTYPES[precision]), attn_implementation=attention)
+        model.tie_weights()
     if files:
         _load(model, files, zero)
     else:

@@ -5,9 +5,9 @@ gets all positions of 1 / S of the heads, and gives back the results. Activation
 a layer costs four all-to-alls. Loss and gradients are sums of the workers' parts.
 
 In: batches of whole rows. Out: batches of a worker's positions, whose last target is the next worker's first input; and
-attention that joins them. Masks are made anew where attention is: those of transformers know a worker's
-positions only. With sdpa, separated documents or a sliding window take L² bytes a row; flash attention takes none.
-Rows that were not divided, as multiple choice has them, go through attention as always.
+attention that joins them. Masks are made anew where attention is: those of transformers know a worker's positions only.
+With sdpa, separated documents or a sliding window take L² bytes a row; flash attention takes none. Rows that were not
+divided, as multiple choice has them, go through attention as always.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ class Slice(Batch):
 
 
 def slice_of(batch: Batch, part: int, parts: int) -> Slice:
-    """The part of a batch, of equal parts, that is worker `part`'s. Views, but for positions."""
+    """A copy of part number `part` of a batch, of so many equal ones."""
     rows, length = batch.tokens.shape[0], (batch.tokens.shape[1] - 1) // parts
     begin, end = part * length, (part + 1) * length
     positions = batch.positions
