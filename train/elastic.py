@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from taojin.core.errors import RunError
 from taojin.core.storage import Folder
 from taojin.train.stop import ask_to_stop, requested, withdraw
+from taojin.train.waiting import meanwhile
 
 MORE = "more workers"
 PREEMPTION = "preemption of node "
@@ -161,7 +162,7 @@ def watching_for_more(
                     if held and growth.look(held() + free_places(resource)) and requested(run) is None:
                         ask_to_stop(run, MORE)
 
-    with _thread(watch, over):
+    with meanwhile(watch, over):
         yield
 
 
@@ -184,16 +185,5 @@ def heeding_preemption(run: Folder) -> Iterator[None]:
                     ask_to_stop(run, f"{PREEMPTION}{', '.join(node[:8] for node in info.preempted_node_ids)}")
                     return
 
-    with _thread(watch, over):
+    with meanwhile(watch, over):
         yield
-
-
-@contextlib.contextmanager
-def _thread(watch: Callable[[], None], over: threading.Event) -> Iterator[None]:
-    thread = threading.Thread(target=watch, name="watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

@@ -32,6 +32,7 @@ from taojin.train.model import read_model, weight_files
 from taojin.train.parallel import fitting_workers, layout
 from taojin.train.run_folder import RUN_JSON
 from taojin.train.stop import STOP, ask_to_stop, requested, withdraw
+from taojin.train.waiting import meanwhile
 
 RETRIES = 3
 # How often Ray asks its workers whether they live; its default, 2 s, is time that a lost worker costs everyone.
@@ -301,13 +302,8 @@ def _watching(notes: Folder, console: Console) -> Iterator[None]:
                 if status["step"] and not ended:
                     console.step(status["step"], status["steps"], status)
 
-    thread = threading.Thread(target=watch, name="watch", daemon=True)
-    thread.start()
-    try:
+    with meanwhile(watch, over):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _step(run: Folder) -> int:

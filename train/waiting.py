@@ -1,10 +1,13 @@
-"""Work of some ranks that takes minutes or hours, while the others wait.
+"""Work that goes on beside other work: of some ranks while the others wait, and of a thread that watches a run.
 
-No collective may take as long: those of NCCL and gloo give up after a time that is set for steps. So the work is done
-by a thread, and all ranks exchange a word every few seconds until the last is through.
+No collective may take as long as a conversion or a download, which can be hours: those of NCCL and gloo give up after a
+time that is set for steps. So the work is done by a thread, and all ranks exchange a word every few seconds until the
+last is through.
 """
 
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from typing import Any
@@ -13,6 +16,18 @@ from taojin.core.errors import StorageError, TaojinError
 from taojin.core.storage import first_line
 
 WORD_SECONDS = 5.0
+
+
+@contextlib.contextmanager
+def meanwhile(watch: Callable[[], None], over: threading.Event) -> Iterator[None]:
+    """`watch` runs in a thread of its own until it returns, which it does soon after `over` is set at the end."""
+    thread = threading.Thread(target=watch, name="watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def together(
