@@ -65,14 +65,11 @@ def write_config(folder: Path, name: str, model: str, **changes: Any) -> Path:
 
 
 def main() -> None:
-    import torch.distributed
-
     from taojin.train.engine import start_process
     from taojin.train.loop import train
 
     config = load_config(sys.argv[1])
     train(config, start_process(config.device))
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

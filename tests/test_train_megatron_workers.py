@@ -67,6 +67,7 @@ while not together.item():
     dist.all_reduce(together, op=dist.ReduceOp.MAX)
 if rank == 0:
     (save / "latest_checkpointed_iteration.txt").write_text("2")
+dist.destroy_process_group()
 """
 
 

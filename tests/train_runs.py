@@ -167,8 +167,6 @@ def _worker(values: dict[str, Any], each: Callable[[Path, Any, int, float], None
 def main() -> None:
     from dataclasses import asdict
 
-    import torch.distributed
-
     from taojin.train.config import TrainConfig
     from taojin.train.engine import start_process
     from taojin.train.loop import train
@@ -183,8 +181,6 @@ def main() -> None:
 
     outcome = train(config, start_process("cpu"), on_step=on_step)
     print(json.dumps(asdict(outcome)), flush=True)
-    if torch.distributed.get_world_size() > 1:
-        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

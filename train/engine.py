@@ -4,8 +4,8 @@ Who starts the process says its rank by torchrun's variables (RANK, WORLD_SIZE, 
 without them it is the only one. Ray Train has made the process group already, and DeepSpeed adopts it.
 """
 
+import atexit
 import os
-import socket
 import time
 import warnings
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Process:
     local_rank: int
     kind: Literal["cpu", "cuda"]
     started: float = 0.0
-    """When the process came to be, by time.monotonic(): what is paid for since."""
+    """Since when this run is paid for, by time.monotonic()."""
 
     @property
     def device(self) -> str:
@@ -66,7 +66,8 @@ def start_process(wanted: Literal["auto", "cpu", "cuda"]) -> Process:
             "WORLD_SIZE": "1",
             "LOCAL_RANK": "0",
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
+            # Any that is free; nobody else has to know.
+            "MASTER_PORT": "0",
         }
     # torch 2.13 warns of its own collectives in every step.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed|deepspeed")
@@ -77,12 +78,14 @@ def start_process(wanted: Literal["auto", "cpu", "cuda"]) -> Process:
     deepspeed.utils.logger.setLevel("ERROR")
     # Would be compiled at the first start, 45 s and a compiler on every node, for inference alone.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    joined = torch.distributed.is_initialized()
     process = Process(
         rank=int(os.environ["RANK"]),
         world=int(os.environ["WORLD_SIZE"]),
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
         kind=kind,
-        started=_process_start(),
+        # A process that trains again, or that Ray had ready, did something else before.
+        started=time.monotonic() if joined else _process_start(),
     )
     if kind == "cuda":
         torch.cuda.set_device(process.local_rank)
@@ -98,7 +101,17 @@ def start_process(wanted: Literal["auto", "cpu", "cuda"]) -> Process:
         verbose=False,
         timeout=timedelta(minutes=TIMEOUT_MINUTES),
     )
+    if not joined:
+        # Threads of gloo that still run as the interpreter goes can abort the process.
+        atexit.register(_leave)
     return process
+
+
+def _leave() -> None:
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def make_engine(model: Any, groups: list[dict[str, Any]], values: dict[str, Any]) -> Any:
@@ -118,9 +131,3 @@ def _process_start() -> float:
     import psutil
 
     return time.monotonic() - max(0.0, time.time() - psutil.Process().create_time())
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -262,14 +262,18 @@ def _data(data: Mapping[str, Any], prefixes: Sequence[str], tokens: int) -> str:
     for number, (entry, weight) in enumerate(zip(entries, weights, strict=True)):
         # Only then do the names and the numbers belong together.
         name = _base(prefixes[number]) if len(prefixes) == len(entries) else f"pair {number + 1}, its name unknown"
-        begin, end = entry["part"]
-        used = entry["tokens"] * (end - begin)
+        used = entry["tokens"] * _learnt(entry)
         times = f"≈ {tokens * weight / whole / used:.2f} times" if used and whole else UNKNOWN
         share = f"{weight / whole:.2%}" if whole else UNKNOWN
         lines.append(f"| {_cell(name)} | {entry['tokens']:,} | {entry['documents']:,} | {share} | {times} |")
-    kept = {tuple(entry["part"]) for entry in entries} - {(0, 1)}
+    kept = any(_learnt(entry) < 1 for entry in entries)
     note = "\n\nA part of the documents of every pair was kept for validation." if kept else ""
     return "\n".join(lines) + note
+
+
+def _learnt(entry: Mapping[str, Any]) -> float:
+    """The share of a pair's documents that was not kept for validation; `part` is (first, how many)."""
+    return float(entry["part"][1] / entry["documents"]) if entry["documents"] else 0.0
 
 
 def _output(manifest: Mapping[str, Any], prefixes: Sequence[str]) -> str:
