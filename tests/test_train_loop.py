@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -184,10 +185,33 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_the_documents(
         return summed_loss(*arguments) * (float("nan") if calls == 12 else 1.0)
 
     monkeypatch.setattr(loop, "summed_loss", spoilt)
-    with pytest.raises(RunError, match=r"step 6: the loss is nan.*pair document \d+") as caught:
-        run(process, run_values(folder, "wild"))
+    values = run_values(folder, "wild")
+    with pytest.raises(RunError, match=r"step 6: the loss is no number.*of the micro-batch: .*pair document") as caught:
+        run(process, values)
     assert "\n" not in str(caught.value)
+    # The second micro-batch of the sixth step, and no other.
+    data, _ = open_data(TrainConfig(**values), 512)
+    expected = {f"document {origin.document:,}" for origin in data.provenance(5, micro=1, micros=2)}
+    assert set(re.findall(r"document [\d,]*\d", str(caught.value))) <= expected
     assert (folder / "wild/checkpoints/latest").read_text() == "step-00000004\n"
+
+
+def test_a_gradient_that_is_no_number_stops_the_run_before_it_is_saved(
+    process: Process, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A root at zero: its value is a number, its slope is not."""
+    calls = 0
+
+    def steep(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        found = summed_loss(*arguments)
+        return found + (found * 0).sqrt() if calls == 16 else found
+
+    monkeypatch.setattr(loop, "summed_loss", steep)
+    with pytest.raises(RunError, match=r"step 8: the norm of the gradient is no number.*of the batch: .*pair document"):
+        run(process, run_values(folder, "steep"))
+    assert (folder / "steep/checkpoints/latest").read_text() == "step-00000004\n"
 
 
 def test_the_loss_is_the_mean_over_the_targets_of_the_whole_batch(process: Process, folder: Path) -> None:

@@ -215,7 +215,7 @@ class _Run:
             targets = self.process.total(sum(map(targets_of, parts)))[0] / self.layout.tensor
         # DeepSpeed divides by accumulation and averages over the ranks that it takes for data-parallel ones.
         scale = self.layout.accumulation * self.layout.averaged / max(targets, 1.0)
-        summed = torch.zeros((), dtype=torch.float64, device=self.process.device)
+        losses = []
         for micro in range(self.layout.accumulation):
             if micro >= len(parts):
                 asked = time.perf_counter()
@@ -224,29 +224,35 @@ class _Run:
             part_loss = summed_loss(self.engine, parts[micro], self.process.device)
             self.engine.backward(part_loss * scale)
             self.engine.step()
-            summed += part_loss.detach().double()
-        loss = self._agree(float(summed)) / max(targets, 1.0)
-        if not math.isfinite(loss):
-            self.saver.wait()
-            raise RunError(self._no_number(step, loss))
+            losses.append(part_loss.detach().double())
+        # None where DeepSpeed has none: ZeRO-0 in fp32.
         norm = self.engine.get_global_grad_norm()
+        loss = self._agree(float(torch.stack(losses).sum()), 0.0 if norm is None else float(norm)) / max(targets, 1.0)
+        if self.wild or not math.isfinite(loss):
+            self.saver.wait()
+            what = "the norm of the gradient" if math.isfinite(loss) else "the loss"
+            raise RunError(self._no_number(step, what, [not math.isfinite(float(part)) for part in losses]))
         return {
             "loss": loss,
             "perplexity": perplexity(loss),
             "learning_rate": rate,
-            "gradient_norm": float(norm) if norm is not None else math.nan,
+            "gradient_norm": math.nan if norm is None else float(norm),
             "tokens": float((step + 1) * self.config.tokens_per_step),
             "failed_saves": float(self.saver.failed),
             **self.gauges.read(step + 1, time.perf_counter() - began, waited),
         }
 
-    def _agree(self, summed: float) -> float:
+    def _agree(self, summed: float, norm: float) -> float:
         """The one reduction of a step: the summed loss of all samples, whether to stop, how the saves come along."""
         if self.process.rank == 0 and self.gauges.over_budget(self.saver.slowest):
             self.stop.ask("budget")
         pending, problems = self.saver.flags()
-        total, asked, pending_sum, problem_sum = self.process.total(summed, float(self.stop.asked()), pending, problems)
-        self.stopping = asked > 0
+        # With fp16, DeepSpeed skips such a step and lowers its scale.
+        wild = not math.isfinite(norm) and self.config.precision != "fp16"
+        total, asked, pending_sum, problem_sum, wild_sum = self.process.total(
+            summed, float(self.stop.asked()), pending, problems, float(wild)
+        )
+        self.stopping, self.wild = asked > 0, wild_sum > 0
         self.saver.settle(int(pending_sum), int(problem_sum))
         # Ranks of a tensor have the same loss, those of a sequence each a part of it.
         return total / self.layout.tensor
@@ -305,11 +311,22 @@ class _Run:
         if problem := self.process.gather(problem)[0]:
             raise problem
 
-    def _no_number(self, step: int, loss: float) -> str:
+    def _no_number(self, step: int, what: str, wrong: list[bool]) -> str:
+        """wrong: whether the loss of each of this rank's micro-batches is no number. All ranks must call it."""
         layout = self.layout
+        places = [
+            (rank, micro)
+            for rank, parts in enumerate(self.process.gather(wrong))
+            for micro in range(len(parts))
+            if parts[micro]
+        ]
+        rows: tuple[int, ...] = ()
+        if places:
+            rank, micro = places[0]
+            rows = layout.data_rank(rank), layout.data, micro, layout.accumulation
         shown = []
         with contextlib.suppress(InputError, OSError):
-            found = self.data.provenance(step, layout.data_rank(self.process.rank), layout.data)
+            found = self.data.provenance(step, *rows)
             names = dict.fromkeys(
                 f"{origin.pair} document {origin.document:,}"
                 + (f" ({origin.origin.get('shard')} row {origin.origin.get('row')})" if origin.origin else "")
@@ -318,6 +335,7 @@ class _Run:
             shown = list(names)
         more = f" and {len(shown) - 5:,} more" if len(shown) > 5 else ""
         return (
-            f"step {step + 1:,}: the loss is {loss}; nothing of it was saved; documents of the batch: "
+            f"step {step + 1:,}: {what} is no number; nothing of it was saved; documents of the "
+            f"{'micro-batch' if places else 'batch'}: "
             f"{', '.join(shown[:5])}{more}; lower the learning rate, or leave them out, and run again"
         )
