@@ -2,14 +2,13 @@
 
 import argparse
 import shlex
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taojin.core.errors import ConfigError, TaojinError
 from taojin.train.config import TrainConfig
-from taojin.train.megatron_command import Launch, absolute, megatron_launch, with_defaults
+from taojin.train.megatron_command import Launch, megatron_launch, with_defaults
 from taojin.train.parallel import check_model
 
 LLAMA: dict[str, Any] = {
@@ -289,14 +288,3 @@ def test_megatron_core_accepts_every_division_that_we_accept() -> None:
             )
             accepted += 1
     assert accepted >= 4 * 2
-
-
-def test_what_runs_elsewhere_is_told_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    relative = {"data": [{"prefix": "a", "weight": 2.0}, {"prefix": "s3://b/c", "weight": 1.0}], "tokenizer": "t"}
-    found = absolute(TrainConfig(**{**BASE, **relative, "blend": None, "output": "../runs", "validation": "v"}))
-    assert [(source.prefix, source.weight) for source in found.data] == [(f"{tmp_path}/a", 2.0), ("s3://b/c", 1.0)]
-    assert [source.prefix for source in found.validation] == [f"{tmp_path}/v"]
-    assert (found.output, found.tokenizer) == (str(tmp_path.parent / "runs"), f"{tmp_path}/t")
-    chosen = TrainConfig(**BASE)
-    assert absolute(chosen) == chosen

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taojin.core.errors import ConfigError
-from taojin.train.config import TrainConfig, load_config, read_blend
+from taojin.train.config import TrainConfig, absolute, load_config, read_blend
 from taojin.train.sections import amount
 
 BASE: dict[str, Any] = {"model": "m.json", "data": "/data/zh", "output": "/runs/a", "steps": 100}
@@ -56,6 +56,12 @@ output: s3://bucket/runs/zh
     assert (config.zero.stage, config.parallel.tensor) == (3, 2)
 
 
+def test_wandb_can_be_off_though_yaml_reads_that_as_false(tmp_path: Path) -> None:
+    path = written(tmp_path, "model: m.json\ndata: /data/zh\noutput: out\nsteps: 10\ntracking: {wandb: off}\n")
+    assert load_config(path).tracking.wandb == "off"
+    assert load_config(path, ["tracking.wandb=off"]).tracking.wandb == "off"
+
+
 def test_settings_go_over_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, "{model: m.json, data: /a, output: /o, steps: 5, zero: {stage: 2}}")
     config = load_config(path, ["zero.stage=1", "parallel.tensor=4", "steps=7", "optimizer.learning-rate=1.0e-5"])
@@ -81,6 +87,27 @@ def test_keys_of_deepspeeds_own_json_are_left_alone(tmp_path: Path) -> None:
 def test_a_config_comes_back_from_its_own_json() -> None:
     config = TrainConfig(**BASE, schedule={"warmup": 0.5, "decay": 3}, zero={"stage": 1})
     assert TrainConfig(**json.loads(config.model_dump_json())) == config
+
+
+def test_what_runs_elsewhere_is_told_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    values: dict[str, Any] = {
+        "data": [{"prefix": "a", "weight": 2.0}, {"prefix": "s3://b/c", "weight": 1.0}],
+        "validation": "v",
+        "tokenizer": "t",
+        "output": "../runs",
+        "eval_every": 1,
+        "choices": {"files": ["ceval/val"]},
+    }
+    found = absolute(TrainConfig(**{**BASE, **values}))
+    assert [(source.prefix, source.weight) for source in found.data] == [(f"{tmp_path}/a", 2.0), ("s3://b/c", 1.0)]
+    assert [source.prefix for source in found.validation] == [f"{tmp_path}/v"]
+    assert found.output == str(tmp_path.parent / "runs")
+    assert (found.model, found.tokenizer) == (f"{tmp_path}/m.json", f"{tmp_path}/t")
+    assert found.choices.files == (f"{tmp_path}/ceval/val",)
+    chosen = TrainConfig(**{**BASE, "model": "/m.json"})
+    assert absolute(chosen) == chosen
+    assert absolute(chosen).model_fields_set == chosen.model_fields_set
 
 
 def test_importing_the_config_imports_no_framework() -> None:
@@ -122,7 +149,11 @@ def test_an_amount_that_is_none_is_refused(text: str) -> None:
         ({"zero": {"stag": 1}}, "zero.stag: no such key; did you mean stage?"),
         ({"data": [{"prefix": "a", "wight": 1}]}, "data.0.wight: no such key; did you mean weight?"),
         ({"zero": {"stage": 4}}, "zero.stage: input should be less than or equal to 3, found 4"),
-        ({"zero": 3}, "zero: input should be a valid dictionary"),
+        ({"zero": 3}, "zero: expected a mapping of its keys, found 3"),
+        ({"zero": None}, "zero: expected a mapping of its keys, found None"),
+        ({"choices": {"files": "ceval/val"}}, "choices.files: expected a list, found 'ceval/val'"),
+        ({"data": 5}, "data: expected a list, found 5"),
+        ({"steps": True}, "steps: expected a number, found True"),
         ({"precision": "bf8"}, "precision: input should be 'fp32', 'bf16' or 'fp16', found 'bf8'"),
         ({"schedule": {"warmup": 1.5}}, "schedule.warmup: expected steps (an integer) or a share"),
         ({"schedule": {"warmup": 1.0}}, "schedule.warmup: expected steps (an integer) or a share"),

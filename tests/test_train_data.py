@@ -633,6 +633,13 @@ def test_a_sequence_longer_than_the_data_is_refused(tmp_path: Path) -> None:
     assert "in this part" in found
 
 
+@pytest.mark.timeout(60)
+def test_a_part_without_a_document_is_refused(tmp_path: Path) -> None:
+    """A kernel that looked for its documents would look for ever."""
+    write_pair(tmp_path / "pair", [[[1, 2, 3, 4, 5]]] * 3)
+    assert "found none: raise validation_share" in refused(tmp_path / "pair", part=(0.999, 1.0))
+
+
 def test_data_that_does_not_fill_a_batch_is_refused(tmp_path: Path) -> None:
     write_pair(tmp_path / "pair", numbered([[41]]))
     assert "10 sequences of 4 tokens in 1 epochs" in refused(tmp_path / "pair", global_batch=11, epochs=1)

@@ -193,6 +193,8 @@ def test_the_card_says_what_the_run_was(folder: Path, exported: Path) -> None:
         "| ZeRO | stage 3 |",
         "at step 2 |",
         "| Start | fresh weights |",
+        "≈ 0.05 times |",
     ):
         assert said in text
+    assert "kept for validation" not in text
     assert str(folder) not in text

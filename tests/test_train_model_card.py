@@ -69,7 +69,7 @@ def config(**values: Any) -> TrainConfig:
 
 def card(chosen: TrainConfig | None = None, **values: Any) -> str:
     chosen = chosen or config()
-    pair = {"documents": 10, "part": [0.0, 1.0]}
+    pair = {"documents": 10, "part": [0, 10]}
     known: dict[str, Any] = {
         "name": "zh-1b",
         "model": MODEL,
@@ -136,8 +136,18 @@ def test_the_card_says_what_how_and_on_what() -> None:
     ):
         assert said in text, said
     assert "`zh_valid`: " not in text
+    assert "kept for validation" not in text
     assert "secret" not in text
     assert "/models" not in text
+
+
+def test_documents_kept_for_validation_are_not_counted_as_read() -> None:
+    pair = {"documents": 10, "part": [2, 8], "tokens": 80_000}
+    run = {"config": config().frozen_part(), "steps": 1000, "data": {"weights": [1], "pairs": [pair]}}
+    text = card(run=run, pairs=[("/secret/zh_train", MANIFEST)])
+    # 128,000 tokens of the 64,000 that eight of ten documents have, more or less.
+    assert "| zh_train | 80,000 | 10 | 100.00% | ≈ 2.00 times |" in text
+    assert "A part of the documents of every pair was kept for validation." in text
 
 
 def test_what_is_unknown_is_left_out_or_called_so() -> None:

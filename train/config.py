@@ -11,6 +11,7 @@ them; a blend file alone is read here.
 """
 
 import json
+import os
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -44,6 +45,8 @@ _RUN_FIELDS = {
     "data", "blend", "eod", "cache",
 }
 # fmt: on
+# Those that name files of any kind.
+_FILE_FIELDS = ("model", "tokenizer", "data", "validation", "blend", "cache", "deepspeed", "output", "choices")
 
 
 def _as_end(value: Any) -> Any:
@@ -257,6 +260,26 @@ def with_settings(values: dict[str, Any], settings: Sequence[str]) -> TrainConfi
     return TrainConfig(**values)
 
 
+def absolute(config: TrainConfig) -> TrainConfig:
+    """Every file by its absolute path: workers, and later starts, run in folders of their own."""
+
+    def path(name: str) -> str:
+        return name if "://" in name else os.path.abspath(name)
+
+    def places(value: Any) -> Any:
+        if isinstance(value, str):
+            return path(value)
+        if isinstance(value, Source):
+            return value.model_copy(update={"prefix": path(value.prefix)})
+        if isinstance(value, MultipleChoice):
+            named = {name: places(getattr(value, name)) for name in ("files", "examples")}
+            return value.model_copy(update={name: found for name, found in named.items() if found})
+        return tuple(map(places, value)) if isinstance(value, tuple) else value
+
+    named = [name for name in _FILE_FIELDS if name in config.model_fields_set]
+    return config.model_copy(update={name: places(getattr(config, name)) for name in named})
+
+
 def read_blend(path: str) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
     """(prefix, weight) of the splits train and valid of a PREFIX.blend.json, weights 1 where it names none.
     Raises ConfigError."""
@@ -315,6 +338,15 @@ def _assign(values: dict[str, Any], keys: list[str], text: str) -> None:
         raise ConfigError(f"--set {'.'.join(keys)}: not a YAML value: {text!r}") from None
 
 
+# What pydantic says in words of Python.
+_SHAPES = {
+    "model_type": "expected a mapping of its keys",
+    "tuple_type": "expected a list",
+    "bool_type": "expected true or false",
+    "string_type": "expected text",
+}
+
+
 def _explain(error: ValidationError) -> str:
     clauses = []
     for problem in error.errors():
@@ -325,6 +357,7 @@ def _explain(error: ValidationError) -> str:
         if problem["type"] == "extra_forbidden":
             message = f"no such key; {_near(problem['loc'])}"
             found = ""
+        message = _SHAPES.get(problem["type"], message)
         clauses.append(f"{name}: {message[0].lower() + message[1:]}{found}" if name else message)
     return "; ".join(dict.fromkeys(clauses))
 

@@ -265,6 +265,11 @@ class _Pair:
         self.indexed, self.ids = _open(prefix)
         self.mask = _open_mask(prefix, self.indexed) if masked else None
         self.part = part_of(self.indexed.num_documents, *part)
+        if not self.part[1]:
+            raise InputError(
+                f"{name}: expected documents in the share {part[0]:g} to {part[1]:g} of its "
+                f"{self.indexed.num_documents:,}, found none: raise validation_share, or join it to another pair"
+            )
         self._seed = seed
         self._number = number
         self._document_indices = self.indexed.document_indices

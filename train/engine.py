@@ -11,6 +11,8 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from taojin.core.errors import ConfigError
+
 # Long enough for the slowest rank to read its part of a checkpoint.
 TIMEOUT_MINUTES = 30
 
@@ -50,7 +52,8 @@ class Process:
 
 
 def start_process(wanted: Literal["auto", "cpu", "cuda"]) -> Process:
-    """Join the process group; once per process, further calls return the same."""
+    """Join the process group; once per process, further calls return the same. Raises ConfigError where there is no GPU
+    for `cuda`."""
     # Read by transformers and DeepSpeed as they are imported: no model of ours is on a hub.
     os.environ["HF_HUB_OFFLINE"] = "1"
     import torch
@@ -58,6 +61,10 @@ def start_process(wanted: Literal["auto", "cpu", "cuda"]) -> Process:
     kind: Literal["cpu", "cuda"] = (
         "cuda" if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()) else "cpu"
     )
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "device: cuda: PyTorch finds no GPU on this machine; set device: cpu, or install its CUDA build"
+        )
     # Otherwise DeepSpeed warns that it had to choose.
     os.environ.setdefault("DS_ACCELERATOR", kind)
     if "RANK" not in os.environ:

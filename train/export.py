@@ -168,6 +168,8 @@ def _write_weights(made: Path, parts: Iterator[dict[str, Any]]) -> int:
         name = f"part-{len(written)}.tmp"
         # The metadata is what loaders look at to know whose tensors these are.
         save_file(part, made / name, metadata={"format": "pt"})
+        # It writes files that nobody else may read.
+        (made / name).chmod((made / "config.json").stat().st_mode)
         written.append((name, list(part)))
         size += sum(tensor.nbytes for tensor in part.values())
         parameters += sum(tensor.numel() for tensor in part.values())
@@ -208,15 +210,16 @@ def _parameters(source: Path, checkpoint: Checkpoint, dtype: Any, tied: bool) ->
 
 def _gathered(source: Path) -> Iterator[tuple[str, Any]]:
     import torch
-    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
     if not any(source.glob("*_optim_states.pt")):
         # ZeRO-0 divides nothing: the module is whole in its one file.
         states = torch.load(source / WHOLE_MODEL, map_location="cpu", mmap=True, weights_only=False)
         yield from states["module"].items()
         return
-    # It tells its progress on stdout, which is for the command's own answer.
+    # It tells its progress on stdout, which is for the command's own answer, and warns there as it is imported.
     with contextlib.redirect_stdout(io.StringIO()):
+        from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
         states = get_fp32_state_dict_from_zero_checkpoint(str(source.parent), tag=source.name, lazy_mode=True)
     for name, tensor in states.items():
         # Lazily: what is divided is put together when it is asked for.

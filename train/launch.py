@@ -25,7 +25,7 @@ from taojin.core.errors import ConfigError, RunError, TaojinError
 from taojin.core.storage import Folder, first_line
 from taojin.core.tasks import LOOPBACK
 from taojin.train.checkpoint import newest
-from taojin.train.config import TrainConfig
+from taojin.train.config import TrainConfig, absolute
 from taojin.train.console import LOG_SECONDS, Console, every
 from taojin.train.elastic import asked_to_end, heeding_preemption, starts_again, wait_for_places, watching_for_more
 from taojin.train.model import read_model, weight_files
@@ -46,7 +46,7 @@ RAY_ENVIRONMENT = {
     # How often it looks for nodes that will be taken away; default 5 s, of 30 that some clouds give.
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "2",
 }
-MESSAGE_CHARACTERS = 160
+MESSAGE_CHARACTERS = 300
 NO_PLACES = "the cluster did not give the workers a place"
 STATUS_SECONDS = 5.0
 # In RUN/starts/START.
@@ -64,6 +64,7 @@ def launch(config: TrainConfig, report: Callable[[str], None] | None = None) -> 
     """
     if config.engine != "deepspeed":
         raise ConfigError(f"engine: {config.engine} is launched by the command that `megatron_command` writes")
+    config = absolute(config)
     layout(config)
     read_model(config.model)
     weight_files(config.model)
@@ -77,11 +78,19 @@ def launch(config: TrainConfig, report: Callable[[str], None] | None = None) -> 
 
 
 def run_here(config: TrainConfig, console: Console) -> dict[str, Any]:
-    """As the only worker, in this process: for tests, debuggers and a single device."""
+    """As the only worker, in this process: for tests, debuggers and a single device. Raises what the loop raises, and
+    RunError for what a library raises."""
     from taojin.train.engine import start_process
     from taojin.train.loop import train
 
-    return asdict(train(config, start_process(config.device), report=console.note, on_step=console.step))
+    try:
+        return asdict(train(config, start_process(config.device), report=console.note, on_step=console.step))
+    except (TaojinError, AssertionError):
+        raise
+    except Exception as error:
+        # Of torch, transformers or DeepSpeed: memory, a missing package or compiler, a value that they do not take.
+        said = " ".join(str(error).split())[:MESSAGE_CHARACTERS]
+        raise RunError(f"{type(error).__name__}: {said}; TAOJIN_TRACEBACK=1 shows where") from error
 
 
 def _on_ray(config: TrainConfig, run: Folder, console: Console) -> dict[str, Any]:
@@ -221,10 +230,17 @@ def _fit(config: TrainConfig, run: Folder, start: str, workers: int) -> str:
         ),
     )
     try:
-        trainer.fit()
+        fit(trainer)
     except TrainingFailedError as error:
         return _what_failed(error)
     return ""
+
+
+def fit(trainer: Any) -> None:
+    """Run a trainer of Ray Train's, with Ctrl-C as everywhere else. Its own handler ends the process without a word,
+    and stays after the workers are gone. Raises what the trainer raises, and KeyboardInterrupt."""
+    trainer._register_sigint_handler = lambda controller: None
+    trainer.fit()
 
 
 def _what_failed(error: Any) -> str:

@@ -9,16 +9,15 @@ Flags as in Megatron-LM's megatron/training/arguments.py of core_v0.14 and later
 its own checkpoints under output; Hugging Face weights have to be converted with its own tools first.
 """
 
-import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from taojin.core.errors import ConfigError
 from taojin.train.config import TrainConfig
 from taojin.train.parallel import Layout, check_model, layout
 from taojin.train.schedule import phases
-from taojin.train.sections import Parallel, Source
+from taojin.train.sections import Parallel
 from taojin.train.shape import Shape, shape_of
 
 # What `engine: megatron` means where the config says nothing: 8 (a node) × 4 × 4.
@@ -78,22 +77,6 @@ def with_defaults(config: TrainConfig) -> TrainConfig:
         update["parallel"] = DEFAULT_PARALLEL
     if "workers" not in config.model_fields_set:
         update["workers"] = DEFAULT_WORKERS
-    return config.model_copy(update=update)
-
-
-def absolute(config: TrainConfig) -> TrainConfig:
-    """Every file that Megatron-LM is told of by its absolute path: its processes run in a folder of their own."""
-
-    def path(name: str) -> str:
-        return name if "://" in name else os.path.abspath(name)
-
-    def sources(given: Sequence[Source]) -> tuple[Source, ...]:
-        return tuple(source.model_copy(update={"prefix": path(source.prefix)}) for source in given)
-
-    update: dict[str, Any] = {"data": sources(config.data), "validation": sources(config.validation)}
-    for name in ("output", "blend", "tokenizer"):
-        if (value := getattr(config, name)) is not None:
-            update[name] = path(value)
     return config.model_copy(update=update)
 
 

@@ -33,11 +33,11 @@ from typing import Any, NamedTuple
 from taojin.core import errors
 from taojin.core.errors import ConfigError, InputError, RunError, TaojinError
 from taojin.core.storage import Folder
-from taojin.train.config import TrainConfig
+from taojin.train.config import TrainConfig, absolute
 from taojin.train.console import LOG_SECONDS, line
 from taojin.train.elastic import wait_for_places
-from taojin.train.launch import RETRIES, connected, on_gpus, stopping
-from taojin.train.megatron_command import SCRIPT, absolute, megatron_launch, with_defaults
+from taojin.train.launch import RETRIES, connected, fit, on_gpus, stopping
+from taojin.train.megatron_command import SCRIPT, megatron_launch, with_defaults
 from taojin.train.shape import read_values
 from taojin.train.stop import STOP, requested, withdraw
 
@@ -171,7 +171,7 @@ def _fit(config: TrainConfig, values: dict[str, Any]) -> str:
         ),
     )
     try:
-        trainer.fit()
+        fit(trainer)
     except TrainingFailedError as error:
         # Ray's own lines come first and its advice last.
         last = next((text.strip() for text in reversed(str(error).splitlines()) if text.strip()), type(error).__name__)

@@ -98,7 +98,7 @@ def plan(
     if shape.max_positions is not None and config.sequence_length > shape.max_positions:
         values["warnings"].append(
             f"sequence_length {config.sequence_length:,} is above the model's max_position_embeddings "
-            f"{shape.max_positions:,}"
+            f"{shape.max_positions:,}{'' if config.engine == 'megatron' else ', which a run refuses'}"
         )
     if config.engine == "deepspeed":
         values["deepspeed"] = settings_of(config, shape)

@@ -15,6 +15,8 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12, "万": 10**4, 
 
 def amount(value: Any) -> Any:
     """20B, 1.5T, 1e10, 200亿 → that many, exactly; everything else is left to pydantic. Raises ValueError."""
+    if isinstance(value, bool):
+        raise ValueError(f"expected a number, found {value!r}")
     if not isinstance(value, str):
         return value
     matched = _AMOUNT.fullmatch(value.strip())
@@ -39,6 +41,11 @@ def _span(value: Any) -> Any:
     if isinstance(value, float) and not 0 <= value < 1:
         raise ValueError(f"expected steps (an integer) or a share of the run from 0 to below 1, found {value!r}")
     return value
+
+
+def _switch(value: Any) -> Any:
+    """YAML reads off as false."""
+    return "off" if value is False else value
 
 
 Amount = Annotated[int, BeforeValidator(amount), Field(ge=1, lt=2**63)]
@@ -148,7 +155,7 @@ class Tracking(Section):
 
     tensorboard: bool = True
     """write event files beside the checkpoints"""
-    wandb: Literal["off", "offline", "online"] = "offline"
+    wandb: Annotated[Literal["off", "offline", "online"], BeforeValidator(_switch)] = "offline"
     """and for Weights & Biases: offline files, which `wandb sync` uploads when you want it, or online"""
     project: str = "taojin"
     """of Weights & Biases"""

@@ -1,8 +1,10 @@
 """What a run measures now and then without learning from it: the loss on pairs kept apart, and multiple choice."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from taojin.core.errors import ConfigError
 from taojin.train.choices import Choices, choice_numbers
 from taojin.train.config import TrainConfig
 from taojin.train.data import TokenData
@@ -31,6 +33,10 @@ class Validation:
         self._process = process
         self._choices: Choices | None = None
         if config.eval_every and config.choices.files:
+            if not config.tokenizer and not Path(config.model).is_dir():
+                raise ConfigError(
+                    "choices: the questions need the model's tokenizer: name its tokenizer.json as tokenizer"
+                )
             self._choices = Choices.open(
                 config.choices.files,
                 config.choices.examples,
