@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from taojin.train.tracking import read_metrics
 LANE = "train"
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 WORKERS = 2
-STEPS = 24
-WARM_STEPS = 4
+STEPS = 48
+WARM_STEPS = 8
 ROUNDS = 3
 KILLED_AT = 5
 RESIZED_STEPS = 12
@@ -85,9 +86,10 @@ def ray_and_torchrun(work: Path) -> list[Row]:
             command = taojin(config) if kind == "ray" else torchrun(config, WORKERS)
             usage, calibration = run(f"{WORKERS} workers under {kind}", command)
             steps = metrics(work / f"{kind}-{turn}")
-            # From row to row: what is done between two steps counts as well.
-            seconds = steps[STEPS]["time"] - steps[WARM_STEPS]["time"]
-            speeds[kind].append((steps[STEPS]["tokens"] - steps[WARM_STEPS]["tokens"]) / seconds)
+            # From row to row: what is done between two steps counts as well; the median, as neighbours come and go.
+            times = [steps[step]["time"] for step in range(WARM_STEPS, STEPS + 1)]
+            seconds = statistics.median(after - before for before, after in pairwise(times))
+            speeds[kind].append(steps[1]["tokens"] / seconds)
             later = [steps[step] for step in range(WARM_STEPS + 1, STEPS + 1)]
             waits.append(sum(s["data_wait_seconds"] for s in later) / sum(s["step_seconds"] for s in later))
             rows.append(

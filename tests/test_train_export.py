@@ -197,4 +197,5 @@ def test_the_card_says_what_the_run_was(folder: Path, exported: Path) -> None:
     ):
         assert said in text
     assert "kept for validation" not in text
+    assert len({path.stat().st_mode for path in exported.iterdir()}) == 1, "who may read one file may read all"
     assert str(folder) not in text

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,12 @@ def test_a_lost_worker_changes_nothing_but_the_time(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(launch, "worker", mortal_worker)
     notes: list[str] = []
-    outcome = launch.launch(TrainConfig(**run_values(tmp_path, "lost", **COMMON)), notes.append)
+    # Workers run in folders of their own: a relative path is the user's.
+    monkeypatch.chdir(tmp_path)
+    places = {"model": "model.json", "data": "pair", "output": "lost"}
+    interrupted = signal.getsignal(signal.SIGINT)
+    outcome = launch.launch(TrainConfig(**{**run_values(tmp_path, "lost", **COMMON), **places}), notes.append)
+    assert signal.getsignal(signal.SIGINT) is interrupted, "Ctrl-C is the user's, too"
     assert (outcome["first_step"], outcome["steps"], outcome["reason"]) == (4, 8, "finished")
     rows = [json.loads(row) for row in (tmp_path / "lost/losses").read_text().splitlines()]
     assert [step for step, _ in rows] in ([1, 2, 3, 4, 5, 6, 7, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6, 5, 6, 7, 8])

@@ -145,6 +145,13 @@ def test_another_configuration_does_not_continue_a_run(process: Process, folder:
         run(process, run_values(folder, "reference", sequence_length=16))
 
 
+def test_a_start_that_failed_before_the_first_step_binds_nobody(process: Process, folder: Path) -> None:
+    conflict = {"zero_optimization": {"stage": 1}}
+    with pytest.raises(ConfigError, match=r"zero_optimization\.stage is 1 there"):
+        run(process, run_values(folder, "unbound", steps=2, deepspeed=conflict))
+    assert run(process, run_values(folder, "unbound", steps=1)).outcome.steps == 1
+
+
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
     process: Process, folder: Path, reference: Done, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from taojin.core.errors import ConfigError
 
 # Long enough for the slowest rank to read its part of a checkpoint.
 TIMEOUT_MINUTES = 30
+LEAVE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,16 +110,18 @@ def start_process(wanted: Literal["auto", "cpu", "cuda"]) -> Process:
         timeout=timedelta(minutes=TIMEOUT_MINUTES),
     )
     if not joined:
-        # Threads of gloo that still run as the interpreter goes can abort the process.
         atexit.register(_leave)
     return process
 
 
 def _leave() -> None:
+    """A thread of gloo lets go of the last tensors a moment after their collective is done; one that wants the
+    interpreter for that when it is gone aborts the process, after all work was done."""
     import torch.distributed
 
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+    time.sleep(LEAVE_SECONDS)
 
 
 def make_engine(model: Any, groups: list[dict[str, Any]], values: dict[str, Any]) -> Any:

@@ -38,7 +38,7 @@ from taojin.train.model import (
 )
 from taojin.train.parallel import Layout, check_model, layout
 from taojin.train.restoring import Restorer
-from taojin.train.run_folder import settle
+from taojin.train.run_folder import refuse_another, settle, what_it_is
 from taojin.train.saving import Saver
 from taojin.train.schedule import learning_rate, phases
 from taojin.train.sequence import divide_attention, slices
@@ -111,7 +111,8 @@ class _Run:
         self.total = config.steps or self.data.num_steps or config.total_steps()
         # Raises now what would stop the first step.
         phases(config.schedule, self.total)
-        self._alone(self._settle, values)
+        what = what_it_is(config, values, self.data.identity(), self.total)
+        self._alone(self._own, what)
         checkpoints = self.folder.child(CHECKPOINTS)
         found = process.gather(newest(checkpoints) if process.rank == 0 else None)[0]
         self.first = found.step if found else 0
@@ -146,6 +147,7 @@ class _Run:
             before_commit=stop.require_ownership,
         )
         self.saver.attach(self.engine)
+        self._alone(settle, self.folder, config, self.model_config, what)
         self.tracker: Tracker | None = None
         self._alone(self._track)
 
@@ -295,9 +297,9 @@ class _Run:
         settings = self.config.model_dump(mode="json")
         self.tracker = Tracker(self.folder, self.config.tracking, self.first, settings, self.report)
 
-    def _settle(self, values: dict[str, Any]) -> None:
+    def _own(self, what: dict[str, Any]) -> None:
         require_packages(self.config.tracking)
-        settle(self.folder, self.config, self.model_config, values, self.data.identity(), self.total)
+        refuse_another(self.folder, what)
         self.stop.own()
 
     def _alone(self, act: Callable[..., None], *arguments: Any) -> None:

@@ -8,7 +8,7 @@ RUN/checkpoints/…     see `checkpoint`             RUN/metrics/…, tensorboar
 RUN/starts/…          see `launch`                 RUN/stop, RUN/owner           see `stop`
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,29 +32,33 @@ TOKENIZER_FILES = (
 )
 
 
-def settle(
-    folder: Folder,
-    config: TrainConfig,
-    model_config: Any,
-    model_values: dict[str, Any],
-    data: dict[str, Any],
-    steps: int,
-) -> None:
-    """The run belongs to what its first start was told. Rank 0 calls it. Raises FrozenPlanError with the difference."""
-    ours = {
+def what_it_is(
+    config: TrainConfig, model_values: Mapping[str, Any], data: dict[str, Any], steps: int
+) -> dict[str, Any]:
+    """The values of run.json."""
+    return {
         "config": config.frozen_part(),
         "model": {key: value for key, value in model_values.items() if key not in UNIMPORTANT},
         "data": data,
         "steps": steps,
     }
-    if folder.exists(RUN_JSON):
-        problem = "; ".join(differences(folder.read_json(RUN_JSON), ours))
-        if problem:
-            raise FrozenPlanError(
-                f"{folder.uri} holds a run of another configuration: {problem}; use another output, or the same "
-                "configuration"
-            )
-    else:
+
+
+def refuse_another(folder: Folder, ours: dict[str, Any]) -> None:
+    """Raises FrozenPlanError with the difference where the folder belongs to another run; ours: see `what_it_is`."""
+    problem = "; ".join(differences(folder.read_json(RUN_JSON), ours)) if folder.exists(RUN_JSON) else ""
+    if problem:
+        raise FrozenPlanError(
+            f"{folder.uri} holds a run of another configuration: {problem}; use another output, or the same "
+            "configuration"
+        )
+
+
+def settle(folder: Folder, config: TrainConfig, model_config: Any, ours: dict[str, Any]) -> None:
+    """From now on the folder belongs to what this start was told. Rank 0 calls it when nothing but training can fail: a
+    start that fails before binds nobody. Raises FrozenPlanError."""
+    refuse_another(folder, ours)
+    if not folder.exists(RUN_JSON):
         keep_model(folder, config, model_config)
         folder.write_json(RUN_JSON, ours)
     folder.write_json(CONFIG_JSON, config.model_dump(mode="json", exclude_unset=True))
