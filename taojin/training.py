@@ -138,11 +138,11 @@ def _tell(line: str) -> None:
 
 
 def _plan(config: Any, *, as_json: bool) -> int:
+    from taojin.train.model import read_model
     from taojin.train.plan import plan, plan_lines
-    from taojin.train.shape import read_values
     from taojin.train.zero import as_text
 
-    values = plan(config, read_values(config.model))
+    values = plan(config, read_model(config.model))
     if as_json:
         print_json(values)
         return 0
@@ -159,9 +159,9 @@ def _megatron(config: Any, command: TrainCommand) -> int:
         _show(run_megatron(config, command.megatron, _tell), config, as_json=command.as_json)
         return 0
     from taojin.train.megatron_command import megatron_launch
-    from taojin.train.shape import read_values
+    from taojin.train.model import read_model
 
-    launch = megatron_launch(config, read_values(config.model))
+    launch = megatron_launch(config, read_model(config.model))
     if command.as_json:
         arguments = launch.torchrun(command.endpoint, "MEGATRON")
         print_json({"environment": dict(launch.environment), "command": arguments, "nodes": launch.nodes})

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from taojin.core.errors import ConfigError, InputError
 from taojin.train.estimate import Setup, ZeroSizes, activations, memory
-from taojin.train.shape import FAMILIES, Shape, read_shape, shape_of
+from taojin.train.model import read_model
+from taojin.train.shape import FAMILIES, Shape, shape_of
 from tests.jobs import ROOT
 
 GIB = 2**30
@@ -154,14 +155,14 @@ def test_parameters_are_those_of_the_library(family: str, tied: bool, biased: bo
 
 def test_a_config_is_read_from_a_file_or_its_folder(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TINY))
-    assert read_shape(tmp_path) == read_shape(tmp_path / "config.json") == shape()
+    assert read_model(str(tmp_path)) == read_model(str(tmp_path / "config.json")) == TINY
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("{", "not JSON"),
-        ("[]", "expected a JSON object, found list"),
+        ("[]", "expected the config of a Hugging Face model, found no model_type"),
         ('{"model_type": "gpt2"}', "model_type 'gpt2' is not known; expected one of llama, qwen2, qwen3, mistral"),
         ('{"model_type": "llama", "hidden_size": 4}', "intermediate_size, num_hidden_layers"),
         (json.dumps({**TINY, "hidden_size": 1.5}), "expected hidden_size to be a whole number above 0, found 1.5"),
@@ -174,7 +175,7 @@ def test_a_wrong_config_is_told_in_one_line(tmp_path: Path, text: str, told: str
     path = tmp_path / "model.json"
     path.write_text(text)
     with pytest.raises(InputError) as caught:
-        read_shape(path)
+        shape_of(read_model(str(path)), str(path))
     assert told in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -182,7 +183,7 @@ def test_a_wrong_config_is_told_in_one_line(tmp_path: Path, text: str, told: str
 
 def test_a_missing_config_is_told_by_its_path(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nothing\.json: No such file"):
-        read_shape(tmp_path / "nothing.json")
+        read_model(str(tmp_path / "nothing.json"))
 
 
 def test_a_window_counts_only_where_all_layers_have_it() -> None:

@@ -38,7 +38,7 @@ from taojin.train.console import LOG_SECONDS, line
 from taojin.train.elastic import wait_for_places
 from taojin.train.launch import RETRIES, connected, fit, on_gpus, stopping
 from taojin.train.megatron_command import SCRIPT, megatron_launch, with_defaults
-from taojin.train.shape import read_values
+from taojin.train.model import read_model
 from taojin.train.stop import STOP, requested, withdraw
 
 POLL_SECONDS = 1.0
@@ -86,7 +86,7 @@ def run_megatron(config: TrainConfig, folder: str, report: Callable[[str], None]
     Raises ConfigError and InputError before anything starts; RunError where the processes fail again and again.
     """
     config = absolute(with_defaults(config))
-    made = megatron_launch(config, read_values(config.model))
+    made = megatron_launch(config, read_model(config.model))
     folder = checkout(folder)
     _require_pairs(config)
     run = Folder(config.output)

@@ -1,13 +1,12 @@
 """The shape of a decoder-only transformer, from the config.json of Hugging Face: what its parameters are and how many.
 
-In: a config file, a folder that holds one, or a mapping. Out: Shape, all counts exact. Families: llama, qwen2, qwen3,
+In: the values of a config (`model.read_model`). Out: Shape, all counts exact. Families: llama, qwen2, qwen3,
 mistral. Costs nothing: no weights, no torch. Leaves to others: building the model (`model.py`), memory (`estimate.py`),
 time and money (`cost.py`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from taojin.core.errors import InputError
@@ -97,28 +96,6 @@ class Shape:
             self.hidden * self.query_width + max(self.bias * self.query_width, self.output_bias * self.hidden),
             self.hidden * self.intermediate + self.mlp_bias * max(self.intermediate, self.hidden),
         )
-
-
-def read_shape(source: str | Path) -> Shape:
-    """Shape of a config.json or of the folder that holds it. Raises InputError with one line."""
-    return shape_of(read_values(source), str(source))
-
-
-def read_values(source: str | Path) -> dict[str, Any]:
-    """The values of a config.json, or of the one in a folder. Raises InputError: no such file, no JSON object."""
-    import orjson
-
-    path = Path(source)
-    path = path / "config.json" if path.is_dir() else path
-    try:
-        values = orjson.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; expected the config.json of a Hugging Face model") from None
-    except orjson.JSONDecodeError as error:
-        raise InputError(f"{path}: not JSON: {error}; expected the config.json of a Hugging Face model") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path}: expected a JSON object, found {type(values).__name__}")
-    return values
 
 
 def shape_of(values: Mapping[str, Any], where: str) -> Shape:
