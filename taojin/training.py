@@ -4,6 +4,8 @@ The command's own flags are few; what a run is stands in the YAML (`taojin.train
 until a run begins.
 """
 
+import sys
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import model_validator
@@ -104,7 +106,10 @@ def run_train(command: TrainCommand) -> int:
         return _megatron(config, command)
     from taojin.train.launch import launch
 
-    _show(launch(config), config, as_json=command.as_json)
+    # Ray tells of lost workers by print: that is no result. Nor is what DeepSpeed and transformers say, below.
+    with redirect_stdout(sys.stderr):
+        outcome = launch(config)
+    _show(outcome, config, as_json=command.as_json)
     if not command.as_json:
         print(f"next    taojin train --export {config.output} --output MODEL")
     return 0
@@ -132,8 +137,6 @@ def _config(command: TrainCommand) -> "TrainConfig":
 
 
 def _tell(line: str) -> None:
-    import sys
-
     print(line, file=sys.stderr, flush=True)
 
 
@@ -156,7 +159,9 @@ def _megatron(config: Any, command: TrainCommand) -> int:
     if command.megatron is not None:
         from taojin.train.megatron_workers import run_megatron
 
-        _show(run_megatron(config, command.megatron, _tell), config, as_json=command.as_json)
+        with redirect_stdout(sys.stderr):
+            outcome = run_megatron(config, command.megatron, _tell)
+        _show(outcome, config, as_json=command.as_json)
         return 0
     from taojin.train.megatron_command import megatron_launch
     from taojin.train.model import read_model
@@ -176,7 +181,8 @@ def _export(command: TrainCommand) -> int:
     assert command.export is not None
     assert command.output is not None
     run, step = split_checkpoint(command.export)
-    done = export(run, command.output, step)
+    with redirect_stdout(sys.stderr):
+        done = export(run, command.output, step)
     if command.as_json:
         print_json({"step": done.step, "output": command.output})
         return 0
@@ -188,15 +194,16 @@ def _evaluate(command: TrainCommand) -> int:
     from taojin.train.evaluating import evaluate, evaluation_lines
 
     assert command.evaluate is not None
-    found = evaluate(
-        command.evaluate,
-        data=command.data,
-        choices=command.choices,
-        examples=command.examples,
-        shots=command.shots,
-        by=command.by,
-        sequence_length=command.sequence_length,
-    )
+    with redirect_stdout(sys.stderr):
+        found = evaluate(
+            command.evaluate,
+            data=command.data,
+            choices=command.choices,
+            examples=command.examples,
+            shots=command.shots,
+            by=command.by,
+            sequence_length=command.sequence_length,
+        )
     if command.as_json:
         print_json(found)
         return 0

@@ -3,13 +3,16 @@
 import contextlib
 import json
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
-from taojin.core.errors import ConfigError, FrozenPlanError, InputError, RunError
+from taojin.core.errors import ConfigError, FrozenPlanError, InputError, OutputError, RunError
 from taojin.core.storage import Folder
+from taojin.core.tasks import LOOPBACK
 from taojin.train import elastic, launch
 from taojin.train.config import TrainConfig
 from tests.train_runs import mortal_worker, run_values
@@ -29,9 +32,15 @@ def test_a_lost_worker_changes_nothing_but_the_time(tmp_path: Path, monkeypatch:
     notes: list[str] = []
     # Workers run in folders of their own: a relative path is the user's.
     monkeypatch.chdir(tmp_path)
+    module = sys.modules[mortal_worker.__module__]
+    # They may not find the tests there.
+    ray.cloudpickle.register_pickle_by_value(module)
     places = {"model": "model.json", "data": "pair", "output": "lost"}
     interrupted = signal.getsignal(signal.SIGINT)
-    outcome = launch.launch(TrainConfig(**{**run_values(tmp_path, "lost", **COMMON), **places}), notes.append)
+    try:
+        outcome = launch.launch(TrainConfig(**{**run_values(tmp_path, "lost", **COMMON), **places}), notes.append)
+    finally:
+        ray.cloudpickle.unregister_pickle_by_value(module)
     assert signal.getsignal(signal.SIGINT) is interrupted, "Ctrl-C is the user's, too"
     assert (outcome["first_step"], outcome["steps"], outcome["reason"]) == (4, 8, "finished")
     rows = [json.loads(row) for row in (tmp_path / "lost/losses").read_text().splitlines()]
@@ -41,11 +50,30 @@ def test_a_lost_worker_changes_nothing_but_the_time(tmp_path: Path, monkeypatch:
     assert any("starting again from step 4" in note for note in notes)
 
 
+@pytest.mark.ray
+def test_places_that_a_failed_start_forgot_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    from ray.util.placement_group import placement_group
+
+    ray.init(address="local", num_cpus=1, include_dashboard=False, _node_ip_address=LOOPBACK)
+    try:
+        kept = placement_group([{"memory": 1}])
+        with elastic.returning_places():
+            forgotten = placement_group([{"CPU": 1}])
+            assert forgotten.wait(30)
+            assert elastic.free_places("CPU") == 0
+        assert placement_group([{"CPU": 1}]).wait(30)
+        assert kept.wait(30)
+    finally:
+        ray.shutdown()
+
+
 @pytest.fixture
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_connect", lambda *_: None)
     monkeypatch.setattr(launch, "on_gpus", lambda _: False)
     monkeypatch.setattr(launch, "heeding_preemption", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(launch, "returning_places", contextlib.nullcontext)
     monkeypatch.setattr(elastic, "free_places", lambda _: 2)
 
 
@@ -81,6 +109,13 @@ def test_more_gpus_than_the_machine_has_are_not_waited_for(tmp_path: Path, monke
     config = TrainConfig(**run_values(tmp_path, "many", workers=2, micro_batch=2, device="cuda"))
     with pytest.raises(ConfigError, match=r"workers: 2 need a GPU each, this machine has [01]; lower workers"):
         launch.launch(config)
+
+
+def test_an_output_that_is_no_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in ("file", "file/below"):
+        with pytest.raises(OutputError, match=r"expected a folder, found that .*/file is a file"):
+            launch.launch(TrainConfig(**run_values(tmp_path, place)))
 
 
 def test_what_cannot_run_is_refused_before_ray_starts(tmp_path: Path) -> None:

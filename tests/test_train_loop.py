@@ -180,6 +180,26 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
     assert any("step 4" in note and "No space left" in note for note in notes)
 
 
+def test_a_last_checkpoint_that_is_not_saved_is_no_success(
+    process: Process, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = Folder.create
+
+    @contextmanager
+    def full(self: Folder, name: str) -> Iterator[Any]:
+        with create(self, name) as sink:
+            yield sink
+            if name.endswith("optim_states.pt") and "step-00000004" in self.uri:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    values = run_values(folder, "last", steps=4, save_every=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "create", full)
+        with pytest.raises(RunError, match=r"the last checkpoint, of step 4, was not saved: No space left"):
+            run(process, values)
+    assert run(process, values).outcome.first_step == 2
+
+
 def test_a_loss_that_is_no_number_stops_the_run_and_names_the_documents(
     process: Process, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,31 @@ def free_places(resource: str) -> int:
 
 
 @contextlib.contextmanager
+def returning_places() -> Iterator[None]:
+    """What was reserved in Ray meanwhile, by this process's job, is given back. Ray Train forgets its own reservation
+    where its controller fails, and nobody else would get the places while this process lives."""
+    from ray import PlacementGroupID, get_runtime_context
+    from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+
+    job = get_runtime_context().get_job_id()
+
+    def standing() -> set[str]:
+        # The name of a group ends with the job's.
+        return {
+            name
+            for name, group in placement_group_table().items()
+            if name.endswith(job) and group["state"] != "REMOVED"
+        }
+
+    before = standing()
+    try:
+        yield
+    finally:
+        for name in standing() - before:
+            remove_placement_group(PlacementGroup(PlacementGroupID.from_hex(name)))
+
+
+@contextlib.contextmanager
 def reserved(resource: str, places: int) -> Iterator[Callable[[], int]]:
     """Wait in Ray's line for so many places, all or none, which an autoscaler sees as demand. Yields what tells how
     many are held: nobody else gets them until this ends."""

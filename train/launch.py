@@ -18,16 +18,24 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from taojin.core import errors
-from taojin.core.errors import ConfigError, RunError, TaojinError
+from taojin.core.errors import ConfigError, OutputError, RunError, TaojinError
 from taojin.core.storage import Folder, first_line
 from taojin.core.tasks import LOOPBACK
 from taojin.train.checkpoint import newest
 from taojin.train.config import TrainConfig, absolute
 from taojin.train.console import LOG_SECONDS, Console, every
-from taojin.train.elastic import asked_to_end, heeding_preemption, starts_again, wait_for_places, watching_for_more
+from taojin.train.elastic import (
+    asked_to_end,
+    heeding_preemption,
+    returning_places,
+    starts_again,
+    wait_for_places,
+    watching_for_more,
+)
 from taojin.train.model import read_model, weight_files
 from taojin.train.parallel import fitting_workers, layout
 from taojin.train.run_folder import RUN_JSON
@@ -69,12 +77,25 @@ def launch(config: TrainConfig, report: Callable[[str], None] | None = None) -> 
     read_model(config.model)
     weight_files(config.model)
     run = Folder(config.output)
+    _require_folder(run)
     withdraw(run)
     with Console(currency=config.currency, budget=config.budget, quiet=config.quiet, say=report) as console:
         if config.workers == 1 and not _address(config):
             return run_here(config, console)
         with connected(config), stopping(run):
             return _on_ray(config, run, console)
+
+
+def _require_folder(run: Folder) -> None:
+    """Raises OutputError where the run's folder, if it is local, cannot be."""
+    if not run.is_local:
+        return
+    place = Path(run.path())
+    nearest = next(path for path in (place, *place.parents) if path.exists())
+    if not nearest.is_dir():
+        raise OutputError(f"output: {run.uri}: expected a folder, found that {nearest} is a file")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise OutputError(f"output: {run.uri}: expected a folder that can be written, found that {nearest} cannot be")
 
 
 def run_here(config: TrainConfig, console: Console) -> dict[str, Any]:
@@ -107,7 +128,7 @@ def _on_ray(config: TrainConfig, run: Folder, console: Console) -> dict[str, Any
         start = uuid.uuid4().hex[:8]
         notes = run.child("starts").child(start)
         more = watching_for_more(run, fitting, workers, resource, begun=lambda: notes.exists(STATUS))  # noqa: B023
-        with _watching(notes, console), more:
+        with returning_places(), _watching(notes, console), more:
             problem = _fit(config, run, start, workers)
         asked, outcome = asked_to_end(run), _outcome(notes)
         if outcome and not starts_again(outcome["reason"]):

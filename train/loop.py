@@ -24,6 +24,7 @@ from taojin.core.storage import Folder
 from taojin.train.checkpoint import newest
 from taojin.train.config import TrainConfig
 from taojin.train.data import Batch
+from taojin.train.elastic import starts_again
 from taojin.train.engine import Process, make_engine, set_learning_rate
 from taojin.train.feed import open_data, read_ahead
 from taojin.train.gauges import Gauges, passes_row
@@ -78,8 +79,8 @@ def train(
 
     report: notes for people, from rank 0. on_step: after every logged step, on every rank, with the steps done, the
     steps of the run, and numbers.
-    Raises ConfigError, InputError, FrozenPlanError before the first step; RunError when the loss is no number, or
-    another start has taken the run over.
+    Raises ConfigError, InputError, FrozenPlanError before the first step; RunError when the loss is no number, another
+    start has taken the run over, or the last checkpoint could not be saved.
     """
     start = process.gather(uuid.uuid4().hex)[0]
     stop = Stop(Folder(config.output), process.rank, start)
@@ -147,9 +148,9 @@ class _Run:
             before_commit=stop.require_ownership,
         )
         self.saver.attach(self.engine)
-        self._alone(settle, self.folder, config, self.model_config, what)
         self.tracker: Tracker | None = None
         self._alone(self._track)
+        self._alone(settle, self.folder, config, self.model_config, what)
 
     def go(self, on_step: Callable[[int, int, dict[str, float]], None]) -> Outcome:
         config, loss, saved_at, reason = self.config, None, self.first, FINISHED
@@ -182,6 +183,12 @@ class _Run:
         if self.tracker and loss is not None:
             # The last save is paid for too.
             self.tracker.write(saved_at, self.gauges.bill())
+        lost = self.process.gather(self.saver.lost)[0]
+        if lost and not starts_again(reason):
+            raise RunError(
+                f"the last checkpoint, of step {saved_at:,}, was not saved: {lost}; make room, and run again to go on "
+                "from the one before"
+            )
         return Outcome(
             steps=saved_at,
             total_steps=self.total,

@@ -301,7 +301,8 @@ def _largest(counts: Mapping[str, Mapping[str, int]]) -> str:
 
 def _checksums(pair: Mapping[str, Any]) -> str:
     entries = [entry for entry in (pair.get("files") or {}).values() if entry["name"].endswith((".bin", ".idx"))]
-    return ", ".join(f"{Path(entry['name']).suffix} XXH3 {entry['xxh3']}" for entry in entries)
+    # Of a file that is written in parts only the parts' are known.
+    return ", ".join(f"{Path(entry['name']).suffix} XXH3 {entry['xxh3']}" for entry in entries if entry["xxh3"])
 
 
 def _results(metrics: Mapping[int, Mapping[str, float]], config: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from taojin.core.errors import FrozenPlanError, InputError
-from taojin.core.storage import Folder
+from taojin.core.storage import Folder, first_line
 from taojin.train.config import TrainConfig, with_settings
 
 RUN_JSON = "run.json"
@@ -45,8 +45,16 @@ def what_it_is(
 
 
 def refuse_another(folder: Folder, ours: dict[str, Any]) -> None:
-    """Raises FrozenPlanError with the difference where the folder belongs to another run; ours: see `what_it_is`."""
-    problem = "; ".join(differences(folder.read_json(RUN_JSON), ours)) if folder.exists(RUN_JSON) else ""
+    """Raises FrozenPlanError with the difference where the folder belongs to another run, InputError where
+    nobody can tell. ours: see `what_it_is`."""
+    try:
+        theirs = folder.read_json(RUN_JSON) if folder.exists(RUN_JSON) else ours
+    except ValueError:
+        raise InputError(
+            f"{folder.uri}/{RUN_JSON}: expected what the run depends on, as JSON, found something else; if the run is "
+            "yours, remove the file: the next start writes it again"
+        ) from None
+    problem = "; ".join(differences(theirs, ours))
     if problem:
         raise FrozenPlanError(
             f"{folder.uri} holds a run of another configuration: {problem}; use another output, or the same "
@@ -69,10 +77,12 @@ def kept_config(run: str, settings: Sequence[str]) -> TrainConfig:
     folder = Folder(run)
     try:
         values = folder.read_json(CONFIG_JSON)
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         raise InputError(
             f"--resume {run}: expected a folder that holds the {CONFIG_JSON} of a run, found none; start it by --config"
         ) from None
+    except OSError as error:
+        raise InputError(f"--resume {run}: {CONFIG_JSON} cannot be read: {first_line(error)}") from None
     return with_settings({**values, "output": run}, settings)
 
 

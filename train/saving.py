@@ -116,6 +116,8 @@ class Saver:
         """Seconds from the start of a save to its end, the longest so far."""
         self.blocked = 0.0
         """Seconds for which the last save kept the training waiting."""
+        self.lost: str | None = None
+        """Rank 0: why the last save failed; None where it stands."""
         self._began = 0.0
         self._step: int | None = None
         self._snapshots = Snapshots(kept=asynchronous)
@@ -163,6 +165,7 @@ class Saver:
         elif self.rank == 0:
             with contextlib.suppress(OSError):
                 remove(self.folder, step)
+        self.lost = found[0] if found else None
         if found:
             self.failed += 1
             self.report(f"the checkpoint of step {step:,} was not saved, training goes on: {found[0]}")
