@@ -34,13 +34,13 @@ def test_a_lost_worker_changes_nothing_but_the_time(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     module = sys.modules[mortal_worker.__module__]
     # They may not find the tests there.
-    ray.cloudpickle.register_pickle_by_value(module)
+    ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     places = {"model": "model.json", "data": "pair", "output": "lost"}
     interrupted = signal.getsignal(signal.SIGINT)
     try:
         outcome = launch.launch(TrainConfig(**{**run_values(tmp_path, "lost", **COMMON), **places}), notes.append)
     finally:
-        ray.cloudpickle.unregister_pickle_by_value(module)
+        ray.cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
     assert signal.getsignal(signal.SIGINT) is interrupted, "Ctrl-C is the user's, too"
     assert (outcome["first_step"], outcome["steps"], outcome["reason"]) == (4, 8, "finished")
     rows = [json.loads(row) for row in (tmp_path / "lost/losses").read_text().splitlines()]
