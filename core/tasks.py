@@ -10,6 +10,7 @@ ends with a UnitError that names them all.
 """
 
 import os
+import socket
 import sys
 import time
 import uuid
@@ -29,6 +30,7 @@ WORKER_RETRIES = 4
 CPU_REFRESH_SECONDS = 2.0
 STARVED_SECONDS = 60.0
 PROBE_SECONDS = 60.0
+ANSWER_SECONDS = 10.0
 # Ray replaces 127.0.0.1 by the host's address, which others can reach; on Linux all of 127/8 is loopback.
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 
@@ -66,6 +68,19 @@ class LocalExecutor:
         pass
 
 
+def require_answer(address: str) -> None:
+    """Raises ConnectionError where an address names a host and a port and nobody answers there: Ray would try for
+    minutes, with a log of its own."""
+    host, _, port = address.rpartition("://")[2].partition("/")[0].rpartition(":")
+    if not host or not port.isdigit():
+        # auto, local, or the name of a cluster.
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"expected a Ray cluster, found that nobody answers: {error}") from None
+
+
 class RayExecutor:
     """A window of tasks in flight that follows the cluster's CPUs, twice as many as there are: the surplus is what
     an autoscaler sees as demand."""
@@ -94,6 +109,7 @@ class RayExecutor:
                     configure_logging=not quiet,
                 )
             else:
+                require_answer(str(address))
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
             where = "an embedded Ray" if embedded else f"--address {address}"

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,6 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_connect", lambda *_: None)
     monkeypatch.setattr(launch, "on_gpus", lambda _: False)
     monkeypatch.setattr(launch, "heeding_preemption", lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(launch, "returning_places", contextlib.nullcontext)
     monkeypatch.setattr(elastic, "free_places", lambda _: 2)
 
 
@@ -109,6 +109,14 @@ def test_more_gpus_than_the_machine_has_are_not_waited_for(tmp_path: Path, monke
     config = TrainConfig(**run_values(tmp_path, "many", workers=2, micro_batch=2, device="cuda"))
     with pytest.raises(ConfigError, match=r"workers: 2 need a GPU each, this machine has [01]; lower workers"):
         launch.launch(config)
+
+
+def test_a_cluster_that_does_not_answer_is_named_at_once(tmp_path: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        for address in (f"127.0.0.1:{nobody.getsockname()[1]}", f"ray://127.0.0.1:{nobody.getsockname()[1]}"):
+            with pytest.raises(ConfigError, match=rf"address: {address}: expected a Ray cluster, .* nobody answers"):
+                launch.launch(TrainConfig(**run_values(tmp_path, "away", address=address)))
 
 
 def test_an_output_that_is_no_folder_is_named(tmp_path: Path) -> None:

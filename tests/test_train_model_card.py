@@ -40,7 +40,10 @@ MANIFEST = {
         },
     },
     "pairs": [
-        {"name": "zh_train", "files": {"bin": {"name": "zh_train.bin", "xxh3": "0123"}}},
+        {
+            "name": "zh_train",
+            "files": {"bin": {"name": "zh_train.bin", "xxh3": "0123"}, "idx": {"name": "zh_train.idx", "xxh3": ""}},
+        },
         {"name": "zh_valid", "files": {"bin": {"name": "zh_valid.bin", "xxh3": "4567"}}},
     ],
 }
@@ -125,7 +128,7 @@ def test_the_card_says_what_how_and_on_what() -> None:
         "| code | 320,000 | 10 | 25.00% | ≈ 0.10 times |",
         "tokenizer `tokenizer.json` (`tokenizers`, ids below `512`, end of document `<eod>`)",
         "sources by tokens: wiki 700, a\\|b 300",
-        "- `zh_train`: .bin XXH3 0123",
+        "- `zh_train`: .bin XXH3 0123\n",
         "| Training loss | 3.4000 at step 500 |",
         "| Validation loss (zh_valid) | 3.2500 at step 490 |",
         "| Multiple choice, mean accuracy of the subjects | 26.25% at step 490 |",
@@ -209,7 +212,7 @@ def test_pairs_find_the_manifest_of_their_output(tmp_path: Path) -> None:
     assert "`zh`, as `taojin tokenize` wrote it" in text
     assert "tokenizer `tokenizer.json`" in text
     assert "sources by tokens: wiki" in text
-    assert ".bin XXH3 " in text
+    assert "- `zh_train`: .idx XXH3 " in text
     assert manifest_of(str(tmp_path / "other")) == {}
 
 

@@ -14,6 +14,7 @@ loads and starts of all workers for a change that is taken back.
 import contextlib
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 
 from taojin.core.errors import RunError
@@ -30,6 +31,8 @@ LOOKS = 2
 SETTLE_SECONDS = 5.0
 WAIT_SECONDS = 1.0
 NOTICE_SECONDS = 1.0
+# How the reservations made here are called.
+OURS = "taojin-"
 
 
 def starts_again(reason: str | None) -> bool:
@@ -97,7 +100,7 @@ def returning_places() -> Iterator[None]:
         return {
             name
             for name, group in placement_group_table().items()
-            if name.endswith(job) and group["state"] != "REMOVED"
+            if name.endswith(job) and group["state"] != "REMOVED" and not group["name"].startswith(OURS)
         }
 
     before = standing()
@@ -114,7 +117,7 @@ def reserved(resource: str, places: int) -> Iterator[Callable[[], int]]:
     many are held: nobody else gets them until this ends."""
     from ray.util.placement_group import placement_group, remove_placement_group
 
-    group = placement_group([{resource: 1}] * places)
+    group = placement_group([{resource: 1}] * places, name=f"{OURS}{uuid.uuid4().hex}")
     try:
         yield lambda: places if group.wait(0) else 0
     finally:

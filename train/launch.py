@@ -24,7 +24,7 @@ from typing import Any
 from taojin.core import errors
 from taojin.core.errors import ConfigError, OutputError, RunError, TaojinError
 from taojin.core.storage import Folder, first_line
-from taojin.core.tasks import LOOPBACK
+from taojin.core.tasks import LOOPBACK, require_answer
 from taojin.train.checkpoint import newest
 from taojin.train.config import TrainConfig, absolute
 from taojin.train.console import LOG_SECONDS, Console, every
@@ -128,7 +128,7 @@ def _on_ray(config: TrainConfig, run: Folder, console: Console) -> dict[str, Any
         start = uuid.uuid4().hex[:8]
         notes = run.child("starts").child(start)
         more = watching_for_more(run, fitting, workers, resource, begun=lambda: notes.exists(STATUS))  # noqa: B023
-        with returning_places(), _watching(notes, console), more:
+        with _watching(notes, console), more:
             problem = _fit(config, run, start, workers)
         asked, outcome = asked_to_end(run), _outcome(notes)
         if outcome and not starts_again(outcome["reason"]):
@@ -214,6 +214,7 @@ def _connect(ray: Any, config: TrainConfig) -> None:
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address:
+            require_answer(address)
             ray.init(address=address, **common)
         else:
             cpus = max(os.cpu_count() or 1, config.workers) if config.device != "cuda" else None
@@ -261,7 +262,8 @@ def fit(trainer: Any) -> None:
     """Run a trainer of Ray Train's, with Ctrl-C as everywhere else. Its own handler ends the process without a word,
     and stays after the workers are gone. Raises what the trainer raises, and KeyboardInterrupt."""
     trainer._register_sigint_handler = lambda controller: None
-    trainer.fit()
+    with returning_places():
+        trainer.fit()
 
 
 def _what_failed(error: Any) -> str:

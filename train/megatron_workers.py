@@ -35,7 +35,7 @@ from taojin.core.errors import ConfigError, InputError, RunError, TaojinError
 from taojin.core.storage import Folder
 from taojin.train.config import TrainConfig, absolute
 from taojin.train.console import LOG_SECONDS, line
-from taojin.train.elastic import returning_places, wait_for_places
+from taojin.train.elastic import wait_for_places
 from taojin.train.launch import RETRIES, connected, fit, on_gpus, stopping
 from taojin.train.megatron_command import SCRIPT, megatron_launch, with_defaults
 from taojin.train.model import read_model
@@ -171,8 +171,7 @@ def _fit(config: TrainConfig, values: dict[str, Any]) -> str:
         ),
     )
     try:
-        with returning_places():
-            fit(trainer)
+        fit(trainer)
     except TrainingFailedError as error:
         # Ray's own lines come first and its advice last.
         last = next((text.strip() for text in reversed(str(error).splitlines()) if text.strip()), type(error).__name__)
