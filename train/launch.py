@@ -12,7 +12,6 @@ workers, some 10 s for the imports of PyTorch, transformers and DeepSpeed.
 
 import contextlib
 import os
-import signal
 import threading
 import time
 import uuid
@@ -39,7 +38,7 @@ from taojin.train.elastic import (
 from taojin.train.model import read_model, weight_files
 from taojin.train.parallel import fitting_workers, layout
 from taojin.train.run_folder import RUN_JSON
-from taojin.train.stop import STOP, ask_to_stop, requested, withdraw
+from taojin.train.stop import STOP, ask_to_stop, on_sigterm, requested, withdraw
 from taojin.train.waiting import meanwhile
 
 RETRIES = 3
@@ -358,18 +357,6 @@ def on_gpus(config: TrainConfig) -> bool:
     return config.device == "cuda" or (config.device == "auto" and resources.get("GPU", 0) > 0)
 
 
-@contextlib.contextmanager
-def stopping(run: Folder) -> Iterator[None]:
+def stopping(run: Folder) -> contextlib.AbstractContextManager[None]:
     """SIGTERM to this process becomes the file at which the workers save and end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ask(*_: Any) -> None:
-        ask_to_stop(run, "SIGTERM")
-
-    before = signal.signal(signal.SIGTERM, ask)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return on_sigterm(lambda: ask_to_stop(run, "SIGTERM"))

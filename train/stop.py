@@ -10,7 +10,8 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 from taojin.core.errors import RunError
 from taojin.core.storage import Folder, first_line
@@ -31,17 +32,9 @@ class Stop:
         self._looked = 0.0
         self.reason: str | None = None
 
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """SIGTERM, which preemption sends, ends the run in order. Only a process's main thread can listen."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = signal.signal(signal.SIGTERM, lambda *_: self.ask("SIGTERM"))
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    def listening(self) -> AbstractContextManager[None]:
+        """SIGTERM, which preemption sends, ends the run in order."""
+        return on_sigterm(lambda: self.ask("SIGTERM"))
 
     def ask(self, reason: str) -> None:
         self.reason = self.reason or reason
@@ -71,6 +64,20 @@ class Stop:
             return
         if owner != self._start:
             raise RunError(f"{self._folder.uri}: another start of this run has taken it over; this one ends")
+
+
+@contextlib.contextmanager
+def on_sigterm(act: Callable[[], None]) -> Iterator[None]:
+    """Meanwhile, SIGTERM to this process does this alone. Only a process's main thread can listen: in another, nothing
+    changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: act())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def ask_to_stop(folder: Folder, reason: str) -> None:
